@@ -65,16 +65,6 @@ def test_long_trace_states_are_dropped():
     assert found_in(column([("traceparent", PARENT), ("tracestate", b"k=" + b"v" * 511)])) == {0: PARENT}
 
 
-def test_spans_continue_with_ids_that_both_sides_know():
-    found = sampled_records(column([("traceparent", PARENT)], [], [("traceparent", PARENT), ("tracestate", b"a=1")]))
-    assert found is not None
-    span_id = int(PARENT[36:52], 16) ^ 0xDEADBEEF
-    expected = PARENT[:36] + b"%016x" % span_id + b"-01"
-    assert found.continued(0xDEADBEEF).contexts().to_pylist() == [expected, expected + b"a=1"]
-    only_first = found.continued(0xDEADBEEF, found.rows == 0)
-    assert only_first.column(3).to_pylist() == [expected, None, PARENT + b"a=1"]
-
-
 def test_headers_are_appended_to_those_of_the_rows():
     contexts = pa.array([None, PARENT, OTHER + b"a=1"], pa.binary())
     own = column([("a", b"1"), ("b", None)], [("c", b"2")], None)

@@ -27,6 +27,8 @@ from headrace.protocol.batch_headers import (
     records_section,
     surviving_batches,
 )
+from headrace.protocol.sampled_contexts import sampled_contexts
+from headrace.protocol.sampled_contexts import warm_up as warm_up_contexts
 
 if TYPE_CHECKING:
     from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array
@@ -54,6 +56,7 @@ _TYPES: Final = {
     "timestamp": pa.int64(),
     "timestamp_type": pa.int32(),
     "headers": HEADERS_TYPE,
+    "trace_context": pa.binary(),
 }
 
 MAX_DECODED_BYTES: Final = 256 * 1024 * 1024
@@ -92,7 +95,7 @@ def decode_to_arrow(
         aborted_transactions: of the Fetch response (read_committed).
         columns: names in the order of the result: key and value (binary), offset and timestamp (int64, ms),
             timestamp_type (int32: 0 create, 1 log append time, as in Spark), headers (list of struct of key string,
-            value binary).
+            value binary), trace_context (binary: `traceparent` and `tracestate` of a sampled record, else null).
         max_bytes: bound of the uncompressed records. Decoding stops after the batch that reaches it, and
             `next_offset` of the result is where to continue.
 
@@ -239,6 +242,8 @@ def _column(name: str, source: ByteArray, rows: _Rows, count: int, headers: list
             return pa.array(np.repeat(kinds, rows.emitted), pa.int32())
         case "headers":
             return _headers(source, rows, count)
+        case "trace_context":
+            return _trace_contexts(source, rows, count)
         case _:
             raise ValueError(f"{name!r} is no column of a record; there are {', '.join(_TYPES)}")
 
@@ -281,12 +286,25 @@ def _headers(source: ByteArray, rows: _Rows, count: int) -> pa.Array:
         value_offsets,
         value_valid,
     )
-    if malformed >= 0:
-        raise CorruptBatch(f"the headers of the record at offset {rows.offsets[malformed]} are malformed")
+    _check_headers(rows, malformed)
     names = _header_names(_binary(source, key_at, key_offsets, np.ones(total, np.bool_)))
     values = _binary(source, value_at, value_offsets, value_valid)
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(HEADERS_TYPE, count, [None, pa.py_buffer(list_offsets)], children=[pairs])
+
+
+def _trace_contexts(source: ByteArray, rows: _Rows, count: int) -> pa.Array:
+    """Return the trace context of each record, null if it is not sampled."""
+    contexts, malformed = sampled_contexts(
+        source, rows.headers_at[:count], rows.headers_end[:count], rows.header_counts[:count]
+    )
+    _check_headers(rows, malformed)
+    return contexts
+
+
+def _check_headers(rows: _Rows, malformed: int) -> None:
+    if malformed >= 0:
+        raise CorruptBatch(f"the headers of the record at offset {rows.offsets[malformed]} are malformed")
 
 
 def _header_names(raw: pa.Array) -> pa.Array:
@@ -303,4 +321,5 @@ def warm_up() -> None:
     key = pa.array([b"k"], pa.binary())
     (batch,) = encode_from_arrow(key, key, timestamps_ms=0, headers=headers)
     decode_to_arrow(batch)
+    warm_up_contexts()
     murmur2_partitions(key, 1)

@@ -1,6 +1,7 @@
 """The loops that read and write records, compiled by numba: no Python object per record. Arrays in, arrays out.
 
-Callers: `arrow_batches` (decoding), `arrow_encoding` (encoding: measure first, then write into bytes of that size).
+Callers: `arrow_batches` and `sampled_contexts` (decoding), `arrow_encoding` (encoding: measure first, then write into
+bytes of that size).
 Rules: every kernel is cached on disk and releases the GIL. Arrays that are only read come in read-only, so that each
 kernel is compiled for one set of types. Bytes from the wire are bounds-checked here: numba itself checks nothing, and
 these bytes come from untrusted clients.
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array
 
 __all__ = [
+    "BAD",
     "copy_bytes",
     "copy_slices",
     "measure_batches",
     "murmur2_of_slices",
+    "read_varint",
     "scan_headers",
     "scan_records",
     "write_batches",
@@ -64,7 +67,7 @@ def copy_bytes(
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _read_varint(source: ByteArray, position: int, end: int) -> tuple[Integer, int]:
+def read_varint(source: ByteArray, position: int, end: int) -> tuple[Integer, int]:
     """A zigzag varint: (value, position behind it), the position BAD when it leaves the record."""
     if position >= end or position < 0:
         return 0, BAD
@@ -130,32 +133,32 @@ def scan_records(  # noqa: C901 one pass over bytes; every check must stand wher
         for _ in range(batches[batch, 2]):
             # 1. The length of the record bounds everything below: a field that leaves its record is malformed, even if
             #    the bytes behind it exist.
-            length, position = _read_varint(source, position, section_end)
+            length, position = read_varint(source, position, section_end)
             if position < 0 or length < 1 or length > section_end - position:
                 return row, batch
             end = position + length
             # 2. Skip the attributes, which are unused in magic 2. BAD is returned by each further read, so one test
             #    suffices.
-            timestamp_delta, position = _read_varint(source, position + 1, end)
-            offset_delta, position = _read_varint(source, position, end)
+            timestamp_delta, position = read_varint(source, position + 1, end)
+            offset_delta, position = read_varint(source, position, end)
             # An offset outside of the batch would let a record appear in another batch's range, hence twice or never.
             if offset_delta < 0 or offset_delta > batches[batch, 6]:
                 return row, batch
             # 3. Key, value, headers: -1 is null. Lengths are compared with the rest of the record, not added first: a
             #    sum of two large numbers could wrap.
-            key_length, position = _read_varint(source, position, end)
+            key_length, position = read_varint(source, position, end)
             if position < 0 or key_length > end - position:
                 return row, batch
             key_position = position
             if key_length > 0:
                 position += key_length
-            value_length, position = _read_varint(source, position, end)
+            value_length, position = read_varint(source, position, end)
             if position < 0 or value_length > end - position:
                 return row, batch
             value_position = position
             if value_length > 0:
                 position += value_length
-            header_count, position = _read_varint(source, position, end)
+            header_count, position = read_varint(source, position, end)
             if position < 0 or header_count < 0 or header_count > end - position:
                 return row, batch
             # Headers are parsed by `scan_headers`, if at all; without any the record must end here.
@@ -211,13 +214,13 @@ def scan_headers(
         position = headers_at[row]
         end = headers_end[row]
         for _ in range(header_counts[row]):
-            key_length, position = _read_varint(source, position, end)
+            key_length, position = read_varint(source, position, end)
             if position < 0 or key_length < 0 or key_length > end - position:
                 return row
             key_at[item] = position
             key_bytes += key_length
             position += key_length
-            value_length, position = _read_varint(source, position, end)
+            value_length, position = read_varint(source, position, end)
             if position < 0 or value_length > end - position:
                 return row
             value_at[item] = position

@@ -1,9 +1,9 @@
-"""W3C trace contexts in record headers, by column (extra "client": pyarrow, numpy): which rows are sampled, and where
-their traces go on.
+"""W3C trace contexts in columns of record headers (extra "client": pyarrow, numpy): which rows are sampled, and headers
+for the contexts of rows.
 
 `traceparent` and `tracestate` are headers of plain ASCII bytes, as OpenTelemetry's clients for Java, Go and Python
-write them. Work is done for sampled rows only, and for all of them at once: a batch whose records have no headers costs
-one look at the offsets of the column.
+write them. Work is done for sampled rows only, and for all of them at once. `sampled_contexts` finds the contexts where
+no other header is needed, without decoding any.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.protocol.arrow_batches import HEADERS_TYPE
+from headrace.protocol.sampled_contexts import MOST_STATE_BYTES, PARENT_BYTES, row_offsets, sampled_rows
 
 if TYPE_CHECKING:
-    from headrace.array_types import BoolArray, ByteArray, Int64Array, IntegerArray
+    from headrace.array_types import ByteArray, Int64Array, IntegerArray
 
 __all__ = [
     "TRACEPARENT",
@@ -31,9 +32,6 @@ __all__ = [
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
-# version "-" trace id "-" span id "-" flags: https://www.w3.org/TR/trace-context/#traceparent-header
-PARENT_BYTES: Final = 55
-MOST_STATE_BYTES: Final = 512  # what every implementation has to pass on; longer ones may be dropped
 _TRACE_ID, _SPAN_ID = slice(3, 35), slice(36, 52)
 _DASHES: Final = (2, 35, 52)
 _SAMPLED, _KNOWN_FLAGS = 0x01, 0x03  # 0x02: the trace id is random (level 2); other flags are not passed on
@@ -64,37 +62,6 @@ class SampledRecords:
         """Return the contexts of these rows, as binary."""
         states = self.states.fill_null(b"")
         return pc.binary_join_element_wise(_rows_as_binary(self.parents), states, pa.scalar(b"", pa.binary()))
-
-    def continued(self, salt: int, which: BoolArray | None = None) -> SampledRecords:
-        """Return the contexts of the spans that go on with these traces: in place of each span id, that id XOR `salt`.
-
-        Two sides that know the salt therefore agree on the id of a span without exchanging it, and records of one span
-        continue in one span. Span ids are random, so the result is one that no other span has.
-
-        Args:
-            salt: 64 bits.
-            which: The rows to change; None: all.
-        """
-        parents = self.parents.copy()
-        spans = _VALUES[parents[:, _SPAN_ID]]
-        digits = np.array([int(digit, 16) for digit in f"{salt & (1 << 64) - 1:016x}"], np.uint8)
-        changed = _DIGITS[spans ^ digits]
-        parents[:, _SPAN_ID] = changed if which is None else np.where(which[:, None], changed, parents[:, _SPAN_ID])
-        return SampledRecords(rows=self.rows, parents=parents, states=self.states)
-
-    def column(self, length: int) -> pa.Array:
-        """Return the contexts as a column of `length` rows, null where a row is not sampled."""
-        # By its buffers: `take` would look at each of the rows, of which few are sampled.
-        contexts = self.contexts()
-        offsets = np.zeros(length + 1, np.int32)
-        offsets[self.rows + 1] = pc.binary_length(contexts).to_numpy(zero_copy_only=False)
-        np.cumsum(offsets, out=offsets)
-        is_sampled = np.zeros(length, np.bool_)
-        is_sampled[self.rows] = True
-        bitmap = pa.py_buffer(np.packbits(is_sampled, bitorder="little"))
-        data = contexts.buffers()[2]
-        nulls = length - len(self.rows)
-        return pa.Array.from_buffers(pa.binary(), length, [bitmap, pa.py_buffer(offsets), data], null_count=nulls)
 
 
 def sampled_records(headers: pa.Array | pa.ChunkedArray) -> SampledRecords | None:
@@ -139,14 +106,14 @@ def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Arra
     """Return a column of headers with these contexts, behind the `headers` that rows have already.
 
     Args:
-        contexts: As `SampledRecords.column` returns them.
+        contexts: As `sampled_contexts` returns them.
         headers: list<struct<key, value>>, or None.
 
     Returns:
         The column; `headers` itself if no row has a context.
     """
     contexts = _one_array(contexts)
-    rows = np.flatnonzero(contexts.is_valid().to_numpy(zero_copy_only=False))
+    rows = sampled_rows(contexts)
     if not len(rows):
         return headers
     found = contexts.drop_null()
@@ -161,9 +128,7 @@ def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Arra
     values = pa.concat_arrays([pairs.field("value"), parents, states.take(pa.array(stated))])
     of_rows = np.concatenate([owners, rows, rows[stated]])
     order = pa.array(np.argsort(of_rows, kind="stable"))
-    offsets = np.zeros(len(contexts) + 1, np.int32)
-    np.add.at(offsets, of_rows + 1, 1)
-    np.cumsum(offsets, out=offsets)
+    offsets = row_offsets(*np.unique(of_rows, return_counts=True), len(contexts))
     children = pa.StructArray.from_arrays([names.take(order), values.take(order)], fields=list(HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(HEADERS_TYPE, len(contexts), [None, pa.py_buffer(offsets)], children=[children])
 

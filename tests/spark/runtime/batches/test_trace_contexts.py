@@ -5,7 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from tests.spark.runtime.plan_samples import BATCH
 
-from headrace.protocol.arrow_batches import HEADERS_TYPE
+from headrace.protocol.arrow_batches import decode_to_arrow
+from headrace.protocol.record_batches import PlainRecord, encode_batch
 from headrace.spark.runtime.batches.plan import FollowedTrace, MicroBatchPlan, StageReport, TaskReport, merged
 from headrace.spark.runtime.batches.trace_contexts import MOST_TRACES, TraceFollower, span_salt
 
@@ -28,9 +29,9 @@ def parent(number):
 
 
 def records(parents, first=0):
-    pairs = [[] if found is None else [{"key": "traceparent", "value": found}] for found in parents]
-    offsets = pa.array(range(first, first + len(parents)), pa.int64())
-    return pa.table({"offset": offsets, "headers": pa.array(pairs, HEADERS_TYPE)})
+    plain = [PlainRecord(value=b"v", headers=() if found is None else (("traceparent", found),)) for found in parents]
+    decoded = decode_to_arrow(encode_batch(plain, base_offset=first), columns=("offset", "trace_context"))
+    return pa.Table.from_batches([decoded.table])
 
 
 def continued(found):

@@ -97,7 +97,7 @@ class _Fetch:
             max_bytes=self._context.plan.fetch_max_bytes,
             max_partition_bytes=self._context.plan.fetch_max_partition_bytes,
         )
-        columns = _record_columns(self._step, with_headers=self._traces is not None)
+        columns = _record_columns(self._step, with_context=self._traces is not None)
         # 1. Ranges with something in them, and how many bytes of each were read.
         waiting = {where: (found.start, found.end) for where, found in self._ranges.items() if found.end > found.start}
         spent = dict.fromkeys(waiting, 0)
@@ -332,12 +332,17 @@ def _shown_rows(source: RepartitionSource, where: tuple[str, int], records: pa.T
     return shown
 
 
-def _record_columns(step: FetchStep, *, with_headers: bool) -> tuple[str, ...]:
+def _record_columns(step: FetchStep, *, with_context: bool) -> tuple[str, ...]:
     """Return the parts of a record that the steps of the stage use. Other parts are not decoded."""
     used = _columns_of_rows(step)
     also = ("key", "value") if step.with_record else ()
-    used = (*used, *also, *(("timestamp",) if step.with_timestamp else ()), *(("headers",) if with_headers else ()))
-    order = ("key", "value", "offset", "timestamp", "headers")
+    used = (
+        *used,
+        *also,
+        *(("timestamp",) if step.with_timestamp else ()),
+        *(("trace_context",) if with_context else ()),
+    )
+    order = ("key", "value", "offset", "timestamp", "headers", "trace_context")
     return tuple(name for name in order if name in used)
 
 

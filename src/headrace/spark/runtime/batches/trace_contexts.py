@@ -7,17 +7,18 @@ derive them from the context and the micro-batch's attempt (`span_salt`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 
-from headrace.protocol.trace_context import SampledRecords, sampled_records
+from headrace.protocol.sampled_contexts import PARENT_BYTES, continued_contexts, sampled_rows
 from headrace.spark.runtime.batches.plan import FollowedTrace, MicroBatchPlan, TaskReport
 
 if TYPE_CHECKING:
-    from headrace.array_types import BoolArray
+    from headrace.array_types import BoolArray, Int64Array
 
 __all__ = ["MOST_TRACES", "TraceFollower", "span_salt"]
 
@@ -38,7 +39,7 @@ class TraceFollower:
 
     def __init__(self, plan: MicroBatchPlan) -> None:
         self._salt = span_salt(plan)
-        self._followed: dict[int, Any] = {}  # by task: their contexts, as an array of 55 bytes each
+        self._followed: dict[int, list[bytes]] = {}  # by task: their contexts, without the `tracestate`
 
     def contexts(self, report: TaskReport, where: tuple[str, int], records: pa.Table) -> pa.Array:
         """Note the traces of these records in the task's report, and return the contexts of what comes of them.
@@ -46,38 +47,44 @@ class TraceFollower:
         Args:
             report: Of the task.
             where: Topic and partition of the records.
-            records: With the columns offset and headers.
+            records: With the columns offset and trace_context.
 
         Returns:
             A binary column: null for a record that is not sampled.
         """
-        found = sampled_records(records.column("headers"))
-        if found is None:
-            return pa.nulls(records.num_rows, pa.binary())
-        is_followed = self._follow(report, where, records, found)
-        return found.continued(self._salt, is_followed).column(records.num_rows)
+        column = records.column("trace_context")
+        contexts = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        rows = sampled_rows(contexts)
+        if not len(rows):
+            return contexts
+        is_followed = self._follow(report, where, records.column("offset"), contexts.drop_null(), rows)
+        return continued_contexts(contexts, rows[is_followed], self._salt)
 
     def _follow(
-        self, report: TaskReport, where: tuple[str, int], records: pa.Table, found: SampledRecords
+        self,
+        report: TaskReport,
+        where: tuple[str, int],
+        offsets: pa.ChunkedArray,
+        contexts: pa.Array,
+        rows: Int64Array,
     ) -> BoolArray:
         """Return which of the sampled rows have a trace that is followed."""
-        kind = np.dtype((np.void, found.parents.shape[1]))
-        parents = np.ascontiguousarray(found.parents).view(kind).ravel()
         # 1. Each trace once, in the order of its first record; the number of records does not matter from here on.
-        distinct, first, of_rows = np.unique(parents, return_index=True, return_inverse=True)
-        followed = self._followed.setdefault(report.partition, np.empty(0, kind))
-        known = np.isin(distinct, followed)
-        fresh = np.flatnonzero(~known)
-        fresh = fresh[np.argsort(first[fresh])][: max(0, MOST_TRACES - len(followed))]
-        # 2. Of those that are followed from now on, the text for the report.
-        self._followed[report.partition] = np.concatenate([followed, distinct[fresh]])
+        traces = pc.binary_slice(contexts, 0, PARENT_BYTES).dictionary_encode()
+        of_rows = traces.indices.to_numpy()
+        distinct, first, counts = np.unique(of_rows, return_index=True, return_counts=True)
+        followed = self._followed.setdefault(report.partition, [])
+        known = np.zeros(len(distinct), np.bool_)
+        if followed:
+            known = pc.is_in(traces.dictionary, pa.array(followed, pa.binary())).to_numpy(zero_copy_only=False).copy()
+        # 2. Those that are followed from now on.
+        fresh = np.flatnonzero(~known)[: MOST_TRACES - len(followed)]
+        followed += traces.dictionary.take(pa.array(fresh)).to_pylist()
         known[fresh] = True
-        counts = np.bincount(of_rows, minlength=len(distinct))
-        texts = found.contexts().take(pa.array(first))
-        offsets = records.column("offset").take(pa.array(found.rows[first]))
+        # 3. Their text for the report, 32 at most.
         for one in np.flatnonzero(known).tolist():
-            context = texts[one].as_py().decode("latin-1")
-            trace = FollowedTrace(context, where[0], where[1], int(offsets[one].as_py()), int(counts[one]))
-            report.add_trace(trace)
+            at = int(first[one])
+            context, offset = contexts[at].as_py().decode("latin-1"), offsets[int(rows[at])].as_py()
+            report.add_trace(FollowedTrace(context, where[0], where[1], offset, int(counts[one])))
         report.unfollowed += int(counts[~known].sum())
         return known[of_rows]
