@@ -113,6 +113,7 @@ def _source(source: Source) -> dict[str, Any]:
         "key": source.key_column,
         "columns": needed,
         "on_error": on_error,
+        **_key_format(source),
     } | {
         name: f"dead letter: {policy.topic}" if isinstance(policy, DeadLetter) else policy
         for name, policy, default in (
@@ -355,10 +356,15 @@ def _sink(sink: Sink) -> dict[str, Any]:
             "columns": list(sink.value_columns),
             "output_mode": sink.output_mode,
             "partitions": sink.partitions,
+            **_key_format(sink),
         }
     if isinstance(sink, TableSink):
         return {"kind": "table", "name": sink.name, "columns": list(sink.columns)}
     return {"kind": "foreachBatch", "function": sink.name, "columns": list(sink.columns)}
+
+
+def _key_format(end: TopicSource | TopicSink) -> dict[str, str]:
+    return {} if end.typed_key is None else {"key_format": end.typed_key.format}
 
 
 def _text(compiled: CompiledTopology, reasons_for_jobs: ReasonsForJobs) -> list[str]:
@@ -494,6 +500,8 @@ def _sink_line(branch: Branch) -> str:
 
 
 def _key_shown(branch: Branch, sink: TopicSink) -> str:
+    if sink.typed_key is not None:
+        return f"{sink.typed_key.column} as {sink.typed_key.format}"
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
     if branch.closed is not None:

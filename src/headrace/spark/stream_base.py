@@ -36,6 +36,7 @@ from headrace.spark.sinks.declaration import (
 from headrace.spark.stream_source import ClosedWindows, KeyedOverRows, KeyedTransform, RowSource, TableRows
 from headrace.spark.stream_source import StreamSource as StreamSource
 from headrace.spark.topology.nodes import (
+    KeyFormat,
     Leaving,
     NarrowCall,
     OutputMode,
@@ -326,6 +327,7 @@ class StreamBase:
         topic: str,
         *,
         key: str | Sequence[str] | None = None,
+        key_format: KeyFormat | None = None,
         value: ValueFormat = "json",
         output_mode: OutputMode = "update",
         partitions: int | None = None,
@@ -337,8 +339,12 @@ class StreamBase:
             key: Columns of the record key: one string column is written as plain text, anything else as a JSON object.
                 None keeps the input record's key for a stream (none behind a join of two streams), and the grouping
                 columns for a table.
+            key_format: The format of the key, which is one column then: "string", "bytes", "short", "integer", "long",
+                "float", "double", "boolean" or "uuid", in the bytes of Kafka's serializers. A null is no key.
             value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
-                not the key; "raw": the column `value`, and `key` if there is one, as Spark's Kafka sink does;
+                not the key, as text; "bytes", "short", "integer", "long", "float", "double", "boolean", "uuid": that
+                column in the bytes of Kafka's serializers; "raw": the column `value`, and `key` if there is one, as
+                Spark's Kafka sink does;
                 `headrace.Avro`: all columns as Avro, by a given schema or one made of the columns.
                 `headrace.JsonSchema`: all columns as JSON that belongs to a schema, given or made of the columns.
                 `headrace.Protobuf`: all columns as Protobuf, by a given schema.
@@ -350,7 +356,14 @@ class StreamBase:
             TopologyError: if the rows do not fit the key or the format.
         """
         sink = topic_sink(
-            self, topic, key=key, value=value, output_mode=output_mode, partitions=partitions, where=call_site()
+            self,
+            topic,
+            key=key,
+            key_format=key_format,
+            value=value,
+            output_mode=output_mode,
+            partitions=partitions,
+            where=call_site(),
         )
         self._app._leave(self, sink)
         return self

@@ -21,8 +21,10 @@ from headrace.errors import ConfigError
 from headrace.spark.analysis.session_settings import zone_of
 from headrace.spark.application_declaration import ApplicationDeclaration
 from headrace.spark.compilation import source_name
-from headrace.spark.formats.schemas import RAW, STRING, check_schema
+from headrace.spark.formats.scalars import SCALARS
+from headrace.spark.formats.schemas import RAW, check_schema
 from headrace.spark.formats.serdes import Serde, serde_name, source_serde
+from headrace.spark.formats.typed_keys import key_field, source_key
 from headrace.spark.listeners import check_listener
 from headrace.spark.sinks.declaration import check_topic_name
 from headrace.spark.spark_session import check_session, session
@@ -33,11 +35,13 @@ from headrace.spark.topology.nodes import (
     DeadLetter,
     ErrorPolicy,
     FormatName,
+    KeyFormat,
     LatePolicy,
     TopicSource,
+    TypedKey,
     ValueFormat,
 )
-from headrace.spark.unsupported import call_site, is_hidden, refusal, refused_format
+from headrace.spark.unsupported import VALUE_FORMATS, call_site, is_hidden, refusal, refused_format
 
 if TYPE_CHECKING:
     from headrace.spark.findings import Finding
@@ -141,6 +145,7 @@ class StreamsApp(ApplicationDeclaration):
         schema: StructType | str | None = None,
         value: ValueFormat | None = None,
         key: str | None = None,
+        key_format: KeyFormat | None = None,
         on_error: ErrorPolicy | None = None,
         on_late: LatePolicy = "drop",
         on_ahead: AheadPolicy = "keep",
@@ -154,9 +159,13 @@ class StreamsApp(ApplicationDeclaration):
             topics: One topic, or several that are read as one.
             schema: StructType or DDL of JSON records. The struct `_kafka` (key, topic, partition, offset, timestamp,
                 headers) is available beside the columns; `*` does not include it.
-            value: "string" for one column `value`; `headrace.Avro`, `headrace.JsonSchema` and `headrace.Protobuf` with
-                a schema registry or a schema of their own, whose fields are the columns.
-            key: The column that equals the record's key, so that grouping by it needs no repartitioning.
+            value: "string", "bytes", "short", "integer", "long", "float", "double", "boolean" or "uuid" for one column
+                `value`, as Kafka's serializers write it; `headrace.Avro`, `headrace.JsonSchema` and `headrace.Protobuf`
+                with a schema registry or a schema of their own, whose fields are the columns.
+            key: The column that equals the record's key, so that grouping by it needs no repartitioning. With
+                `key_format`, the name of the column that keys are decoded to; then each record needs a key.
+            key_format: The format of the keys, one of those for a single `value`. They become the first column, `key`
+                unless `key` names it, which is null for a record without a key.
             on_error: Policy of this source; by default the application's.
             on_late: Policy for records that come too late for their watermark: "drop", or DeadLetter("topic").
             on_ahead: Policy for records whose event time is more than `headrace.event.time.max.ahead.ms` ahead of their
@@ -182,13 +191,18 @@ class StreamsApp(ApplicationDeclaration):
             format_name: FormatName = serde_name(serde)
         else:
             format_name, columns = self._columns_of(schema, value, where)
+        typed_key = None
+        if key_format is not None:
+            typed_key = source_key(key, key_format, format_name, columns, where)
+            columns = StructType([key_field(typed_key), *columns.fields])
         source = TopicSource(
             name=name or source_name(names),
             topics=names,
             value_format=format_name,
             schema_json=columns.json(),
             serde=serde,
-            key_column=_key_column(key, columns, where),
+            typed_key=typed_key,
+            key_column=_key_column(key, typed_key, columns, where),
             on_error=_checked_policy(on_error) if on_error is not None else self.on_error,
             on_late=on_late,
             on_ahead=on_ahead,
@@ -202,14 +216,14 @@ class StreamsApp(ApplicationDeclaration):
         self, schema: StructType | str | None, value: str | None, where: str
     ) -> tuple[FormatName, StructType]:
         format_name: Any = value or ("json" if schema is not None else "raw")
-        if format_name not in {"json", "string", "raw"}:
+        if format_name not in VALUE_FORMATS:
             raise refused_format(value, where)
-        if format_name == "raw" or format_name == "string":
+        if format_name != "json":
             if schema is not None:
                 raise refusal(
                     "bad-value", f"value={format_name!r} takes no schema", "leave schema= or value= out", where
                 )
-            return format_name, RAW if format_name == "raw" else STRING
+            return format_name, RAW if format_name == "raw" else StructType().add("value", SCALARS[format_name].spark)
         if schema is None:
             raise refusal("schema-missing", "JSON needs a schema", 'schema="origin string, dep_delay double"', where)
         if isinstance(schema, str):
@@ -372,8 +386,10 @@ def _state_dir(given: str | os.PathLike[str] | None, name: str) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "headrace" / name
 
 
-def _key_column(key: str | None, columns: StructType, where: str) -> str | None:
-    if key is None:
+def _key_column(key: str | None, typed: TypedKey | None, columns: StructType, where: str) -> str | None:
+    """Return the column whose equal values are in one partition."""
+    # Equal numbers with fractions may have different bytes, so their records may be in different partitions.
+    if key is None or (typed is not None and not SCALARS[typed.format].one_to_one):
         return None
     names = [field.name for field in columns.fields if not is_hidden(field.name)]
     if key not in names:
@@ -418,6 +434,7 @@ def _without_call_site(source: TopicSource) -> tuple[object, ...]:
         source.value_format,
         source.schema_json,
         source.serde,
+        source.typed_key,
         source.key_column,
         source.on_error,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     ByteType,
     DataType,
     MapType,
@@ -22,12 +24,15 @@ from pyspark.sql.types import (
 
 from headrace.client.security import ClientSecurity
 from headrace.formats import Avro, JsonSchema, Protobuf
+from headrace.spark.formats import value_schema_json
 from headrace.spark.formats.json_schema import why_no_text
 from headrace.spark.formats.record_values import HEADER_BYTES
+from headrace.spark.formats.scalar_reference import scalar_reader, scalar_writer
+from headrace.spark.formats.scalars import SCALARS
 from headrace.spark.formats.schemas import RAW, struct_of
 from headrace.spark.formats.serdes import Serde, row_reader, serde_columns
-from headrace.spark.frames import empty_frame
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource
+from headrace.spark.frames import empty_frame, quoted
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, KEY_COLUMN, TopicSource, TypedKey
 
 BAD_COLUMN = "__headrace_bad"
 _NOT_JSON = "__headrace_not_json"
@@ -84,11 +89,18 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     `from_json` accepts texts that are not JSON; Python's own reader refuses those. Tombstones of a JSON stream are left
     out.
     """
+    if source.typed_key is not None:
+        return _with_typed_key(records, source, source.typed_key)
     key = F.col("key").alias(KEY_COLUMN)
     if source.value_format == "raw":
         return records.select("*", key, F.lit(None).cast("string").alias(BAD_COLUMN))
     coordinates = F.struct("key", "topic", "partition", "offset", "timestamp", "headers").alias(COORDINATES_COLUMN)
     text = F.col("value").cast("string")
+    if source.value_format in SCALARS and source.value_format != "string":
+        row = scalar_values("value", source.value_format)
+        read = records.select(row.alias("__headrace_row"), coordinates, key)
+        found, bad = (F.col("__headrace_row").getField(name) for name in ("value", "bad"))
+        return read.select(found.alias("value"), COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
     if source.value_format == "string":
         bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
         return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
@@ -126,6 +138,45 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
     return parsed.select(*fields, COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
 
 
+def _with_typed_key(records: DataFrame, source: TopicSource, key: TypedKey) -> DataFrame:
+    """Return `decoded_by_spark` of a source whose keys are a column."""
+    values = replace(source, typed_key=None, schema_json=value_schema_json(source))
+    decoded = decoded_by_spark(records, values)
+    read = scalar_values(KEY_COLUMN, key.format, is_key=True)
+    rows = decoded.withColumn("__headrace_key_row", read)
+    found, bad = (F.col("__headrace_key_row").getField(name) for name in ("value", "bad"))
+    if not key.may_be_null:
+        bad = F.when(F.col(KEY_COLUMN).isNull(), F.lit("it has no key")).otherwise(bad)
+    reason = F.coalesce(F.col(BAD_COLUMN), bad)
+    names = [quoted(field.name) for field in struct_of(values.schema_json).fields]
+    return rows.select(found.alias(key.column), *names, COORDINATES_COLUMN, KEY_COLUMN, reason.alias(BAD_COLUMN))
+
+
+def scalar_values(column: str, name: str, *, is_key: bool = False) -> Column:
+    """Return a binary column read by Python: a struct of `value` and `bad`, why there is none.
+
+    Args:
+        column: The column.
+        name: Its format, one of `SCALARS`.
+        is_key: Whether only the bytes that a serializer writes are good.
+    """
+    found = StructType().add("value", SCALARS[name].spark).add("bad", StringType())
+    read, write = scalar_reader(name), scalar_writer(name)
+
+    def value_of(given: bytes | None) -> tuple[Any, str | None]:
+        value, bad = read(given)
+        if is_key and name == "uuid" and bad is None and given is not None and write(value) != bytes(given):
+            return None, "not as a serializer writes it"
+        return value, bad
+
+    return F.udf(value_of, found).asNondeterministic()(column)
+
+
+def scalar_bytes(column: Column, name: str) -> Column:
+    """Return a column written by Python in a format of single values."""
+    return F.udf(scalar_writer(name), BinaryType())(column)
+
+
 def json_texts(records: DataFrame, serde: JsonSchema) -> tuple[DataFrame, Column]:
     """Return (records with the texts behind the headers of a registry as values, why a value has none)."""
     if serde.registry is None:
@@ -155,6 +206,21 @@ def values_as_json(records: DataFrame, serde: Serde, options: Mapping[str, str])
     row = serde_rows(serde, serde_columns(serde)).getField("row")
     as_json = F.to_json(row, dict(options)).cast("binary")
     return records.withColumn("value", F.when(F.col("value").isNotNull(), F.coalesce(as_json, F.col("value"))))
+
+
+def scalars_as_json(records: DataFrame, name: str, column: str, options: Mapping[str, str]) -> DataFrame:
+    """Return records whose values are single ones with JSON objects in their place; undecodable ones as they are.
+
+    Args:
+        records: With the column `value`.
+        name: The format of the values.
+        column: The only name in the objects.
+        options: Of `to_json`.
+    """
+    row = scalar_values("value", name)
+    as_json = F.to_json(F.struct(row.getField("value").alias(column)), dict(options)).cast("binary")
+    good = F.col("value").isNotNull() & row.getField("bad").isNull()
+    return records.withColumn("value", F.when(good, as_json).otherwise(F.col("value")))
 
 
 def _without_bytes(kind: DataType) -> Any:

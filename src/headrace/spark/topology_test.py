@@ -43,7 +43,7 @@ from headrace.spark.verification.tested_records import (
     Rows,
     decode_sink_values,
     encode_source_rows,
-    key_text,
+    key_value,
     record_keys,
 )
 from headrace.suggestions import nearest
@@ -249,7 +249,8 @@ class TopologyTest:
     def table(self, topic: str) -> dict[Any, Any]:
         """Return the newest row of each key of a sink topic, without deleted keys.
 
-        Keys are text, or bytes where they are no UTF-8. A record without a key has no row.
+        Keys are values of the sink's `key_format`; without one text, or bytes where they are no UTF-8. A record without
+        a key has no row.
         """
         sink = self._sink(topic)
         self._run_unless_failed()
@@ -262,7 +263,7 @@ class TopologyTest:
             if record.value is not None:
                 newest[record.key] = record.value
         rows = decode_sink_values(list(newest.values()), sink)
-        return {key_text(key): row for key, row in zip(newest, rows, strict=True)}
+        return {key_value(key, sink): row for key, row in zip(newest, rows, strict=True)}
 
     def state(self, name: str) -> dict[Any, Any]:
         """Return the contents of a state store, over all tasks.

@@ -31,7 +31,13 @@ __all__ = [
     "visible",
 ]
 
+# Names that `value=` takes; formats with a schema are classes.
+VALUE_FORMATS = (
+    "json", "string", "raw", "bytes", "short", "integer", "long", "float", "double", "boolean", "uuid"
+)  # fmt: skip
 OTHER_FORMATS = frozenset({"parquet", "orc", "csv", "xml"})
+_KEY_FORMATS = tuple(name for name in VALUE_FORMATS if name not in ("json", "raw"))
+_SAME_FORMATS = {"int": "integer", "bigint": "long", "smallint": "short", "binary": "bytes", "bytearray": "bytes"}
 _WITH_SCHEMA = {
     "avro": "Avro",
     "json_schema": "JsonSchema",
@@ -67,9 +73,13 @@ def is_planned(message: str) -> bool:
     return "later release" in message or "not supported yet" in message
 
 
-def refused_format(value: object, where: str) -> TopologyError:
-    """Return the refusal of a value format, with the supported formats and the way to read other ones."""
-    known = ("json", "string", "raw")
+def refused_format(value: object, where: str, argument: str = "value") -> TopologyError:
+    """Return the refusal of a format, with the supported formats and the way to read other ones."""
+    if argument == "key_format":
+        near = _SAME_FORMATS.get(str(value).lower()) or nearest(str(value).lower(), _KEY_FORMATS)
+        hint = f"; did you mean {near!r}?" if near else ""
+        message = f"key_format={value!r} is not a format of keys{hint}"
+        return refusal("bad-value", message, f"write one of {', '.join(_KEY_FORMATS)}", where)
     if (name := _WITH_SCHEMA.get(str(value).lower())) is not None:
         return refusal(
             "bad-value",
@@ -77,7 +87,7 @@ def refused_format(value: object, where: str) -> TopologyError:
             f'write value={name}(registry=SchemaRegistry("http://localhost:8081")); its classes are in headrace',
             where,
         )
-    near = nearest(str(value).lower(), known)
+    near = _SAME_FORMATS.get(str(value).lower()) or nearest(str(value).lower(), VALUE_FORMATS)
     if str(value).lower() in OTHER_FORMATS:
         return refusal(
             "not-supported-here",
@@ -89,7 +99,7 @@ def refused_format(value: object, where: str) -> TopologyError:
     return refusal(
         "bad-value",
         f"value={value!r} is not a format{hint}",
-        'write value="json", value="string", value="raw", value=Avro(..), value=JsonSchema(..) or value=Protobuf(..)',
+        f"write one of {', '.join(VALUE_FORMATS)}, or value=Avro(..), value=JsonSchema(..) or value=Protobuf(..)",
         where,
     )
 

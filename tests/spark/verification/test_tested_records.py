@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from headrace.errors import TopologyError
-from headrace.spark.topology.nodes import TopicSink, TopicSource
-from headrace.spark.verification.tested_records import decode_sink_values, encode_source_rows, key_text, record_keys
+from headrace.spark.topology.nodes import TopicSink, TopicSource, TypedKey
+from headrace.spark.verification.tested_records import decode_sink_values, encode_source_rows, key_value, record_keys
 
 SCHEMA = StructType().add("origin", "string").add("n", "integer").json()
 SOURCE = TopicSource(name="flights", topics=("flights",), value_format="json", schema_json=SCHEMA)
@@ -74,4 +74,27 @@ def test_values_are_read_by_the_sinks_format():
     assert decode_sink_values(texts, TopicSink(topic="t")) == [{"n": 1}, None]
     assert decode_sink_values(texts, TopicSink(topic="t", value_format="string")) == ['{"n":1}', None]
     assert decode_sink_values(texts, TopicSink(topic="t", value_format="raw")) == texts
-    assert (key_text(b"a"), key_text(b"\xff"), key_text(None)) == ("a", b"\xff", None)
+    sink = TopicSink(topic="t")
+    assert [key_value(key, sink) for key in (b"a", b"\xff", None)] == ["a", b"\xff", None]
+
+
+def test_typed_keys_and_single_values_are_those_of_the_rows():
+    counts = TopicSource(
+        name="counts",
+        topics=("counts",),
+        value_format="long",
+        schema_json=StructType().add("id", "integer").add("value", "long").json(),
+        typed_key=TypedKey(column="id", format="integer"),
+    )
+    rows = [{"id": 1, "value": 2}, {"id": None, "value": None}, b"bad"]
+    given, values = encode_source_rows(rows, counts)
+    assert values.to_pylist() == [(2).to_bytes(8, "big"), None, b"bad"]
+    assert record_keys(None, given, counts).to_pylist() == [b"\0\0\0\1", None, None]
+    assert record_keys([7, b"x", None], given, counts).to_pylist() == [b"\0\0\0\7", b"x", None]
+    table = pa.table({"id": pa.array([5], pa.int32()), "value": pa.array([6], pa.int64())})
+    assert encode_source_rows(table, counts)[1].to_pylist() == [(6).to_bytes(8, "big")]
+    sink = TopicSink(topic="t", value_format="long", typed_key=TypedKey(column="id", format="integer"))
+    assert decode_sink_values([(2).to_bytes(8, "big"), None], sink) == [2, None]
+    assert key_value(b"\0\0\0\1", sink) == 1
+    with pytest.raises(TopologyError, match="'one' is not a long"):
+        encode_source_rows([{"value": "one"}], counts)

@@ -1,12 +1,14 @@
-"""Conversion between Kafka records and Arrow columns: JSON, Avro, JSON Schema, Protobuf, strings, or raw columns.
+"""Conversion between Kafka records and Arrow columns: JSON, Avro, JSON Schema, Protobuf, single values, or raw columns.
 
-The fetch stage calls `decode`; the sink stage calls `encode_value` and `encode_key`. All of them work on Arrow arrays.
+The fetch stage calls `decode`; the sink stage calls `encode_value`, `encode_key` and `encode_typed_key`. All of them
+work on Arrow arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -14,24 +16,29 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import StructField, StructType
 
+from headrace.spark.formats.arrow_buffers import without_rows
 from headrace.spark.formats.arrow_types import INSTANT
 from headrace.spark.formats.java_text import java_double, java_float, quoted
 from headrace.spark.formats.json_decoding import decode_json
 from headrace.spark.formats.json_encoding import encode_json, time_text
-from headrace.spark.formats.json_values import BadRow, excerpt
+from headrace.spark.formats.json_values import BadRow
+from headrace.spark.formats.scalars import SCALARS, decode_scalars, encode_scalars
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.formats.serdes import decode_values, encode_values
-from headrace.spark.topology.nodes import COORDINATES_COLUMN, TopicSink, TopicSource
+from headrace.spark.formats.value_parts import NotOfSchema
+from headrace.spark.topology.nodes import COORDINATES_COLUMN, TopicSink, TopicSource, TypedKey
 
 __all__ = [
     "BadRow",
     "Decoded",
     "decode",
     "encode_key",
+    "encode_typed_key",
     "encode_value",
     "encode_value_json",
     "key_object_start",
     "source_schema",
+    "value_schema_json",
 ]
 
 _HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -42,8 +49,8 @@ class Decoded:
     """Decoded columns with one row per record, in order. Rows in `bad_rows` are null in every decoded column.
 
     `tombstones` is the mask of records without a value, or None if there are none. A tombstone marks a deleted key.
-    Streams of JSON objects drop it, as KStream does in Kafka Streams. With `value="string"` and with raw columns it is
-    a row whose value is null.
+    Streams of JSON objects drop it, as KStream does in Kafka Streams. With single values and with raw columns it is a
+    row whose value is null.
     """
 
     batch: pa.RecordBatch
@@ -72,18 +79,21 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     """
     wanted = source_schema(source).names
     bad: Sequence[BadRow] = ()
+    key = source.typed_key
     tombstones = None
     columns: dict[str, pa.Array] = {}
     if source.value_format == "json" or source.serde is not None:
         values = _column(records, "value")
-        used = [name for name in wanted if name != COORDINATES_COLUMN]
+        used = [name for name in wanted if name != COORDINATES_COLUMN and (key is None or name != key.column)]
         batch, bad = _objects(values, source, used)
         tombstones = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    elif source.value_format == "string":
-        columns["value"], bad = _strings(_column(records, "value"))
+    elif source.value_format in SCALARS:
+        columns["value"], bad = decode_scalars(_column(records, "value"), source.value_format)
     else:
         columns = _raw(records, topic, partition, wanted)
+    if key is not None:
+        columns[key.column], bad = _typed_keys(_column(records, "key"), key, columns, bad)
     if COORDINATES_COLUMN in wanted:
         fields = _coordinates(records, topic, partition)
         columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
@@ -95,16 +105,49 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     return Decoded(batch=batch, bad_rows=tuple(bad), tombstones=tombstones)
 
 
+def _typed_keys(
+    keys: pa.Array, key: TypedKey, columns: dict[str, pa.Array], bad: Sequence[BadRow]
+) -> tuple[pa.Array, list[BadRow]]:
+    """Return (the column of keys, the bad rows of values and of keys); rows whose key is bad become null in `columns`.
+
+    Keys are decoded whether the application uses them or not: which records are bad does not depend on it.
+    """
+    column, bad_keys = decode_scalars(keys, key.format, is_key=True)
+    bad_keys = [replace(each, reason=f"its key: {each.reason}") for each in bad_keys]
+    if not key.may_be_null and keys.null_count:
+        missing = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist()
+        bad_keys += [BadRow(row, "it has no key", "") for row in missing]
+    if not bad_keys and not bad:
+        return column, []
+    reported = {row.index: row for row in (*bad_keys, *bad)}
+    names = list(columns)
+    whole = without_rows([*columns.values(), column], len(keys), reported)
+    columns.update(zip(names, whole, strict=False))
+    return whole[-1], [reported[index] for index in sorted(reported)]
+
+
 def _objects(values: pa.Array, source: TopicSource, used: Sequence[str]) -> tuple[pa.RecordBatch, list[BadRow]]:
     if source.serde is not None:
         return decode_values(values, source.serde, used, source.time_zone)
-    return decode_json(values, source.schema_json, source.time_zone, used)
+    return decode_json(values, value_schema_json(source), source.time_zone, used)
+
+
+def value_schema_json(source: TopicSource) -> str:
+    """Return the schema of a source's values: its columns without that of the key."""
+    if source.typed_key is None:
+        return source.schema_json
+    return _schema_without(source.schema_json, source.typed_key.column)
+
+
+@lru_cache(maxsize=256)
+def _schema_without(schema_json: str, name: str) -> str:
+    return StructType([field for field in struct_of(schema_json).fields if field.name != name]).json()
 
 
 def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink) -> pa.Array:
     """Return the record values of `batch` as binary; null is a tombstone.
 
-    "string" and "raw" write their single column unchanged.
+    "string" and "raw" write their single column unchanged, and formats of single values as Kafka's serializers do.
     """
     if sink.value_format == "json":
         return encode_value_json(batch, columns)
@@ -112,6 +155,8 @@ def encode_value(batch: pa.RecordBatch, columns: Sequence[str], sink: TopicSink)
         return encode_values(batch, columns, sink.serde)
     [name] = columns
     column = batch.column(name)
+    if sink.value_format not in ("string", "raw"):
+        return encode_scalars(column, sink.value_format, name)
     return column.cast(pa.binary()) if pa.types.is_binary(column.type) else _plain_text(column)
 
 
@@ -140,6 +185,21 @@ def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
     return encode_json(batch, columns)
 
 
+def encode_typed_key(batch: pa.RecordBatch, key: TypedKey) -> pa.Array:
+    """Return the record keys in the format that the sink names; null where there is none.
+
+    The bytes are those of Kafka's serializers, so the producer's murmur2 chooses the partition that a Java producer's
+    does.
+
+    Raises:
+        NotOfSchema: for a null where each row needs a key, and for values that the format has no place for.
+    """
+    column = batch.column(key.column)
+    if column.null_count and not key.may_be_null:
+        raise NotOfSchema(f"{key.column} is null, and the rows of a table need a key: filter such rows in front of it")
+    return encode_scalars(column, key.format, key.column)
+
+
 def key_object_start(name: str) -> str:
     """Return the first characters of the JSON object that replaces a plain-text key of one column."""
     return f"{{{quoted(name)}:"
@@ -163,22 +223,6 @@ def _plain_text(column: pa.Array) -> pa.Array:
 def _column(records: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     column = records.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _strings(values: pa.Array) -> tuple[pa.Array, list[BadRow]]:
-    try:
-        return values.cast(pa.string()), []
-    except pa.ArrowInvalid:
-        pass
-    texts: list[str | None] = []
-    bad: list[BadRow] = []
-    for index, value in enumerate(values.to_pylist()):
-        try:
-            texts.append(None if value is None else value.decode())
-        except UnicodeDecodeError as error:
-            bad.append(BadRow(index, f"it is not UTF-8 at byte {error.start + 1}", excerpt(value)))
-            texts.append(None)
-    return pa.array(texts, pa.string()), bad
 
 
 def _raw(records: pa.Table | pa.RecordBatch, topic: str, partition: int, wanted: Sequence[str]) -> dict[str, pa.Array]:

@@ -45,7 +45,6 @@ RAW = (  # the columns of Spark's own Kafka source
     .add("timestampType", IntegerType())
     .add("headers", _HEADERS)
 )
-STRING = StructType().add("value", StringType())
 
 
 def check_schema(schema: StructType, where: str) -> None:

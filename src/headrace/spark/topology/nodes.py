@@ -73,8 +73,12 @@ NEW_ROW, OLD_ROW = 1, 2  # 3: both
 REPARTITION_CONFIGS = (("cleanup.policy", "delete"), ("retention.ms", "-1"))
 CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 
-FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "json_schema", "protobuf"]
-ValueFormat: TypeAlias = Literal["json", "string", "raw"] | Avro | JsonSchema | Protobuf  # what users write
+# Single values, named after Kafka's `Serdes`: see `formats.scalars`.
+ScalarName: TypeAlias = Literal["bytes", "short", "integer", "long", "float", "double", "boolean", "uuid"]
+FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "json_schema", "protobuf"] | ScalarName
+# What users write.
+ValueFormat: TypeAlias = Literal["json", "string", "raw"] | ScalarName | Avro | JsonSchema | Protobuf
+KeyFormat: TypeAlias = Literal["string"] | ScalarName
 OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 RowFunction: TypeAlias = Literal["avg", "count", "first", "lag", "last", "max", "min", "sum"]
@@ -168,6 +172,21 @@ class NarrowCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TypedKey:
+    """The format of a topic's keys, where it is named.
+
+    Attributes:
+        column: The column that a source decodes keys to, or that a sink writes.
+        format: Of the keys.
+        may_be_null: Whether there are records without a key.
+    """
+
+    column: str
+    format: KeyFormat
+    may_be_null: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSource:
     """User topics, decoded into columns."""
 
@@ -177,6 +196,7 @@ class TopicSource:
     schema_json: (
         str  # StructType of the columns a record decodes to (for "raw" those of Spark's Kafka source), without `_kafka`
     )
+    typed_key: TypedKey | None = None  # its column is the first of the schema
     serde: Avro | JsonSchema | Protobuf | None = None  # with the schema that is read with, where the format has one
     key_column: str | None = None  # the column that equals the record's key, when the user said so
     on_error: ErrorPolicy = "fail"
@@ -794,6 +814,7 @@ class TopicSink:
     value_format: FormatName = "json"
     serde: Avro | JsonSchema | Protobuf | None = None  # with its schema and subject, where the format has one
     key_columns: tuple[str, ...] | None = None
+    typed_key: TypedKey | None = None  # of the one column of `key_columns`
     value_columns: tuple[str, ...] = ()  # in order: the visible columns of the rows
     output_mode: OutputMode = "update"
     partitions: int | None = None  # the consent to create the topic when it is missing

@@ -14,19 +14,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql.types import StructType
 
 from headrace.broker.embedded_values import Key
 from headrace.call_sites import call_site
 from headrace.errors import TopologyError
-from headrace.spark.formats import encode_value_json
+from headrace.spark.formats import encode_value_json, value_schema_json
 from headrace.spark.formats.arrow_types import arrow_schema
+from headrace.spark.formats.scalars import SCALARS, decode_scalars, encode_scalars
 from headrace.spark.formats.schemas import struct_of
 from headrace.spark.formats.serdes import decode_values, encode_values, serde_columns, sink_serde
-from headrace.spark.topology.nodes import TopicSink, TopicSource
+from headrace.spark.topology.nodes import TopicSink, TopicSource, TypedKey
 from headrace.spark.unsupported import refusal
 from headrace.suggestions import nearest
 
-__all__ = ["Row", "Rows", "decode_sink_values", "encode_source_rows", "key_text", "record_keys"]
+__all__ = ["Row", "Rows", "decode_sink_values", "encode_source_rows", "key_value", "record_keys"]
 
 Row: TypeAlias = Mapping[str, object] | bytes | str | None
 Rows: TypeAlias = Iterable[Row] | pa.Table | pa.RecordBatch
@@ -41,14 +43,28 @@ def encode_source_rows(rows: Rows, source: TopicSource) -> tuple[list[Any], pa.A
     if isinstance(rows, (pa.Table, pa.RecordBatch)):
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         _check_names(table.column_names, source)
-        return table.to_pylist(), _encoded_columns(table, source)
+        given = table.to_pylist()
+        if source.typed_key is not None and source.typed_key.column in table.column_names:
+            table = table.drop_columns([source.typed_key.column])
+        return given, _encoded_columns(table, source)
     if isinstance(rows, (str, bytes, Mapping)):
         raise refusal("bad-value", "push takes a list of rows", "test.push(topic, [row])", call_site())
     given = list(rows)
+    return given, _encoded_rows([_without_key(row, source) for row in given], source)
+
+
+def _without_key(row: Row, source: TopicSource) -> Row:
+    key = source.typed_key
+    if key is None or not isinstance(row, Mapping):
+        return row
+    return {name: value for name, value in row.items() if name != key.column}
+
+
+def _encoded_rows(given: list[Row], source: TopicSource) -> pa.Array:
     # Mappings are encoded together, by the schema; bytes and None between them stay as they are.
     if source.serde is not None and any(isinstance(row, Mapping) for row in given):
-        return given, _encoded_with_schema(given, source)
-    return given, pa.array([_value(row, source) for row in given], pa.binary())
+        return _encoded_with_schema(given, source)
+    return pa.array([_value(row, source) for row in given], pa.binary())
 
 
 def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], source: TopicSource) -> pa.Array:
@@ -61,6 +77,8 @@ def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], so
     """
     # A declared key column is the key of every record by the user's own promise, so a test need not repeat it.
     chosen: Any = source.key_column if key is None else key
+    if source.typed_key is not None:
+        return _typed_keys(key, rows, source.typed_key)
     if not isinstance(chosen, (str, bytes)) and isinstance(chosen, Sequence):
         if len(chosen) != len(rows):
             raise refusal(
@@ -71,6 +89,29 @@ def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], so
             )
         return pa.array([_key_bytes(each) for each in chosen], pa.binary())
     return pa.array([_key_of(chosen, row, source, is_given=key is not None) for row in rows], pa.binary())
+
+
+def _typed_keys(key: Any, rows: Sequence[Row], typed: TypedKey) -> pa.Array:
+    """Return keys in the format of a source: those of its column in rows that are mappings, or the given ones."""
+    if key is None or key == typed.column:
+        given = [row.get(typed.column) if isinstance(row, Mapping) else None for row in rows]
+    elif callable(key):
+        given = [key(row) for row in rows]
+    else:
+        given = list(key) if not isinstance(key, (str, bytes)) and isinstance(key, Sequence) else [key] * len(rows)
+    # Bytes are written as they are, so that a test can push keys that do not decode.
+    return pa.array([one if isinstance(one, bytes) else _scalar_bytes(one, typed.format) for one in given], pa.binary())
+
+
+def _scalar_bytes(value: object, name: str) -> bytes | None:
+    """Return a value in a format of single values."""
+    try:
+        column = pa.array([value], arrow_schema(StructType().add("value", SCALARS[name].spark)).types[0])
+        [found] = encode_scalars(column, name, "the value").to_pylist()
+    except (ValueError, pa.ArrowException) as error:
+        message = f"{value!r} is not {SCALARS[name].noun}: {error}"
+        raise refusal("bad-value", message, "push its bytes", call_site()) from None
+    return None if found is None else bytes(found)
 
 
 def decode_sink_values(values: Sequence[bytes | None], sink: TopicSink) -> list[Any]:
@@ -84,13 +125,25 @@ def decode_sink_values(values: Sequence[bytes | None], sink: TopicSink) -> list[
             raise AssertionError(f"{sink.topic} holds a record that its own format does not read: {bad[0].reason}")
         decoded = iter(batch.to_pylist())
         return [None if value is None else next(decoded) for value in values]
-    readers: dict[str, Callable[[bytes], Any]] = {"json": json.loads, "string": bytes.decode}
+    if sink.value_format in SCALARS:
+        return _decoded_scalars(values, sink.value_format, sink.topic)
+    readers: dict[str, Callable[[bytes], Any]] = {"json": json.loads}
     read = readers.get(sink.value_format, bytes)
     return [None if value is None else read(value) for value in values]
 
 
-def key_text(key: bytes | None) -> str | bytes | None:
-    """Return a record key as text, or as bytes where it is no UTF-8."""
+def _decoded_scalars(values: Sequence[bytes | None], name: str, topic: str) -> list[Any]:
+    column, bad = decode_scalars(pa.array(values, pa.binary()), name)
+    if bad:
+        raise AssertionError(f"{topic} holds a record that its own format does not read: {bad[0].reason}")
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def key_value(key: bytes | None, sink: TopicSink) -> Any:
+    """Return a record key: a value of the sink's format for keys; without one text, or bytes where it is no UTF-8."""
+    if sink.typed_key is not None:
+        return _decoded_scalars([key], sink.typed_key.format, sink.topic)[0]
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -130,6 +183,8 @@ def _value(row: object, source: TopicSource) -> bytes | None:
             return json.dumps(row, separators=(",", ":"), default=_json_value).encode()
         except TypeError as error:
             raise refusal("bad-value", f"the row {row!r} is no JSON: {error}", "push its bytes", call_site()) from None
+    if isinstance(row, Mapping) and source.value_format in SCALARS and set(row) <= {"value"}:
+        return _scalar_bytes(row.get("value"), source.value_format)
     expected = "mappings, text, bytes or None" if source.value_format == "json" else "text, bytes or None"
     raise refusal(
         "bad-value",
@@ -163,12 +218,14 @@ def _encoded_columns(table: pa.Table, source: TopicSource) -> pa.Array:
             'pa.table({"value": [..]})',
             call_site(),
         )
+    if source.value_format in SCALARS:
+        return encode_scalars(batch.column(0), source.value_format, "value")
     return batch.column(0).cast(pa.binary())
 
 
 def _encoded_with_schema(rows: Sequence[object], source: TopicSource) -> pa.Array:
     """Return values of rows that are mappings by the source's schema, others as they are."""
-    schema = arrow_schema(struct_of(source.schema_json))
+    schema = arrow_schema(struct_of(value_schema_json(source)))
     mappings = [row for row in rows if isinstance(row, Mapping)]
     for row in mappings:
         _check_names(row, source)
@@ -187,7 +244,7 @@ def _encoded_with_schema(rows: Sequence[object], source: TopicSource) -> pa.Arra
 
 def _encode_serde(batch: pa.RecordBatch, source: TopicSource) -> pa.Array:
     assert source.serde is not None
-    columns = struct_of(source.schema_json)
+    columns = struct_of(value_schema_json(source))
     # The source's schema, used for writing: fields are checked as for a sink.
     serde = sink_serde(source.serde, source.topics[0], columns, source.where)
     try:
@@ -205,7 +262,7 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def _check_names(names: Iterable[object], source: TopicSource) -> None:
     """Refuse a column that the source does not have: in a test it is a mistake, though JSON may have any fields."""
-    if source.value_format in ("string", "raw"):
+    if source.value_format == "raw" or source.value_format in SCALARS:
         return
     known = struct_of(source.schema_json).names
     for name in names:

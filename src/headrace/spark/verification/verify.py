@@ -50,6 +50,7 @@ from headrace.spark.topic_frames import (
     TopicPartition,
     decoded_by_spark,
     good_rows,
+    scalars_as_json,
     topic_frame,
     values_as_json,
 )
@@ -77,6 +78,7 @@ from headrace.spark.verification.verify_streams import (
     compare_database,
     compare_files,
     compare_stream,
+    is_scalar,
     key_of_columns,
 )
 from headrace.spark.verification.verify_tables import compare_joined, compare_table, rows_to_group
@@ -476,13 +478,21 @@ def _least(watermarks_us: Sequence[int | None]) -> int | None:
 
 
 def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[Output]]:
-    """Return records and outputs of a topic with a schema as of a JSON topic, which is how values are compared."""
-    serde = getattr(outputs[0].sink, "serde", None)
-    if serde is None:
+    """Return records and outputs as of a JSON topic where values are compared so: formats with a schema, and tables.
+
+    Numbers of tables are compared as numbers: sums of doubles depend on the order of their terms.
+    """
+    sink = outputs[0].sink
+    if not isinstance(sink, TopicSink):
+        return actual, outputs
+    if sink.serde is not None:
+        actual = values_as_json(actual, sink.serde, JSON_OPTIONS)
+    elif isinstance(outputs[0].rows, KeyedTable) and is_scalar(sink.value_format):
+        actual = scalars_as_json(actual, sink.value_format, sink.value_columns[0], JSON_OPTIONS)
+    else:
         return actual, outputs
     sinks = [replace(cast("TopicSink", output.sink), value_format="json", serde=None) for output in outputs]
-    replaced = [replace(output, sink=sink) for output, sink in zip(outputs, sinks, strict=True)]
-    return values_as_json(actual, serde, JSON_OPTIONS), replaced
+    return actual, [replace(output, sink=sink) for output, sink in zip(outputs, sinks, strict=True)]
 
 
 def _extent(

@@ -22,11 +22,13 @@ from pyspark.sql.types import (
 )
 
 from headrace.spark.formats import key_object_start
+from headrace.spark.formats.scalars import SCALARS
 from headrace.spark.frames import empty_frame, quoted
 from headrace.spark.sinks.database_comparison import compare_table_rows, count_waiting_parts
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta_store import DeltaStoreSink
 from headrace.spark.sinks.iceberg import IcebergSink
+from headrace.spark.topic_frames import scalar_bytes
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from headrace.spark.verification.verdict import SinkVerdict
 
@@ -177,10 +179,17 @@ def _read_back(kind: DataType) -> DataType:
     return StringType() if isinstance(kind, (CharType, VarcharType)) else kind
 
 
+def is_scalar(value_format: str) -> bool:
+    """Whether values are single ones in the bytes of Kafka's serializers; texts are compared as texts."""
+    return value_format in SCALARS and value_format != "string"
+
+
 def value_of(frame: DataFrame, sink: TopicSink) -> Column:
     """The record's value as Spark itself would write it."""
     if sink.value_format == "json":
         return F.to_json(F.struct(*map(quoted, sink.value_columns)), JSON_OPTIONS).cast("binary")
+    if is_scalar(sink.value_format):
+        return scalar_bytes(frame[quoted(sink.value_columns[0])], sink.value_format)
     return (
         frame[quoted(sink.value_columns[0])]
         .cast("string" if sink.value_format == "string" else "binary")
@@ -190,6 +199,8 @@ def value_of(frame: DataFrame, sink: TopicSink) -> Column:
 
 def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] | None) -> Column:
     """The record's key: `group` are (hidden column, name) of a table's grouping values."""
+    if sink.typed_key is not None:
+        return scalar_bytes(F.col(quoted(sink.typed_key.column)), sink.typed_key.format)
     if sink.key_columns is not None:
         return key_of_columns(frame, [(name, name) for name in sink.key_columns])
     return F.col(KEY_COLUMN) if group is None else key_of_columns(frame, group)
@@ -210,7 +221,7 @@ def key_of_columns(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Colu
 def canonical_value(value: Column, sink: TopicSink, schema: StructType, ignored: frozenset[str]) -> Column:
     """Text that is equal when the typed values are: numbers and escapes are read and written once more."""
     if sink.value_format != "json":
-        return F.hex(value) if sink.value_format == "raw" else value.cast("string")
+        return value.cast("string") if sink.value_format == "string" else F.hex(value)
     # Read by the schema and written again by the same writer: 1.0 and 1.00, or two escapes of one character, become
     # equal text.
     kept = StructType([field for field in schema.fields if field.name not in ignored])

@@ -354,7 +354,7 @@ def _columns_of_rows(step: FetchStep) -> tuple[str, ...]:
     named = source.columns_needed
     if named is None or COORDINATES_COLUMN in named or "headers" in named:
         return ("key", "value", "offset", "timestamp", "headers")
-    keyed = step.with_key or _has_dead_letters(source)
+    keyed = step.with_key or _has_dead_letters(source) or source.typed_key is not None
     if source.value_format != "raw":
         return ("key", "value", "offset") if keyed else ("value", "offset")
     if not set(named) <= {"key", "value", "offset"}:
