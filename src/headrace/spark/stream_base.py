@@ -89,7 +89,9 @@ class Application(Protocol):
         """Add an output."""
 
 
-@checked_api(unchecked=("to_topic.value", "output_mode", "topic", "path", "partitions", "sink", "to_postgres.url"))
+@checked_api(
+    unchecked=("to_topic.value", "key_format", "output_mode", "topic", "path", "partitions", "sink", "to_postgres.url")
+)
 class StreamBase:
     """Common base of `Stream` and `StreamTable`: a template, and the calls that are the same on both."""
 

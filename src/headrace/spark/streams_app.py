@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,120}")
 
 
-@checked_api(unchecked=("value", "topics", "schema", "listener"))
+@checked_api(unchecked=("value", "key_format", "topics", "schema", "listener"))
 class StreamsApp(ApplicationDeclaration):
     """One member of a group that shares the tasks of a topology, and that topology.
 

@@ -169,12 +169,13 @@ def scalar_values(column: str, name: str, *, is_key: bool = False) -> Column:
             return None, "not as a serializer writes it"
         return value, bad
 
-    return F.udf(value_of, found).asNondeterministic()(column)
+    return F.udf(lambda given: value_of(given), found).asNondeterministic()(column)
 
 
 def scalar_bytes(column: Column, name: str) -> Column:
     """Return a column written by Python in a format of single values."""
-    return F.udf(scalar_writer(name), BinaryType())(column)
+    write = scalar_writer(name)
+    return F.udf(lambda value: write(value), BinaryType())(column)
 
 
 def json_texts(records: DataFrame, serde: JsonSchema) -> tuple[DataFrame, Column]:

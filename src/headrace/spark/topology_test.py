@@ -138,7 +138,7 @@ class TopologyTest:
         topic: str,
         rows: Rows,
         *,
-        key: Key | Sequence[str | bytes | None] = None,
+        key: Key | Sequence[object] = None,
         partition: int | None = None,
         timestamp_ms: int | Sequence[int] | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
@@ -147,10 +147,11 @@ class TopologyTest:
 
         Args:
             topic: A topic that the application reads.
-            rows: Mappings, which are encoded by the source's format; bytes or text, which are the record's value; None
+            rows: Mappings, which are encoded by the source's formats; bytes or text, which are the record's value; None
                 for a tombstone; or an Arrow table.
             key: The name of a column where rows are mappings, the key itself where they are not, a function of a row,
-                or a list with the key of each row. None: the column that the source names as its key, else no key.
+                or a list with the key of each row. Keys that are not bytes are encoded by the source's `key_format`,
+                else as text. None: the column that the source names as its key, else no key.
             partition: None: by Kafka's partitioner; rows without a key are spread.
             timestamp_ms: Of all rows, or of each; None: the processing time.
             headers: Of all rows.

@@ -104,5 +104,5 @@ def check_written_type(argument: str, format_name: str, column: str, kind: str, 
 
 
 def _check_format(key_format: object, where: str) -> None:
-    if key_format not in SCALARS:
+    if not isinstance(key_format, str) or key_format not in SCALARS:
         raise refused_format(key_format, where, argument="key_format")

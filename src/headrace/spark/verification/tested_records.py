@@ -67,7 +67,7 @@ def _encoded_rows(given: list[Row], source: TopicSource) -> pa.Array:
     return pa.array([_value(row, source) for row in given], pa.binary())
 
 
-def record_keys(key: Key | Sequence[str | bytes | None], rows: Sequence[Row], source: TopicSource) -> pa.Array:
+def record_keys(key: Key | Sequence[object], rows: Sequence[Row], source: TopicSource) -> pa.Array:
     """Return the record key of each row, null where it has none.
 
     Args:
