@@ -189,14 +189,13 @@ def _sink_topic(sink: TopicSink, known: Mapping[str, TopicMetadata]) -> Iterator
 
 
 def _sink_schema(sink: TopicSink) -> Iterator[Finding]:
-    if sink.serde is None or sink.serde.registry is None:
-        return
-    from headrace.spark.formats.schema_registry import check_registrable
+    for serde in sink.registered_serdes:
+        from headrace.spark.formats.schema_registry import check_registrable
 
-    check_registrable(sink.serde)
-    yield Finding(
-        level="ok", code="schema", message=f'{sink.topic}: the subject "{sink.serde.subject}" takes its schema'
-    )
+        check_registrable(serde)
+        yield Finding(
+            level="ok", code="schema", message=f'{sink.topic}: the subject "{serde.subject}" takes its schema'
+        )
 
 
 def _internal_topics(app: ApplicationDeclaration, compiled: CompiledTopology, admin: Admin) -> Iterator[Finding]:

@@ -501,7 +501,7 @@ def _sink_line(branch: Branch) -> str:
 
 def _key_shown(branch: Branch, sink: TopicSink) -> str:
     if sink.typed_key is not None:
-        return f"{sink.typed_key.column} as {sink.typed_key.format}"
+        return f"{', '.join(sink.typed_key.columns)} as {sink.typed_key.format}"
     if sink.key_columns is not None:
         return ", ".join(sink.key_columns)
     if branch.closed is not None:

@@ -341,8 +341,10 @@ class StreamBase:
             key: Columns of the record key: one string column is written as plain text, anything else as a JSON object.
                 None keeps the input record's key for a stream (none behind a join of two streams), and the grouping
                 columns for a table.
-            key_format: The format of the key, which is one column then: "string", "bytes", "short", "integer", "long",
-                "float", "double", "boolean" or "uuid", in the bytes of Kafka's serializers. A null is no key.
+            key_format: The format of the key. "string", "bytes", "short", "integer", "long", "float", "double",
+                "boolean", "uuid": one column in the bytes of Kafka's serializers; a null is no key. `headrace.Avro`:
+                one column as Avro of its type, several as a record. `headrace.JsonSchema`, `headrace.Protobuf`: a
+                record of the columns.
             value: "json": all columns, without nulls, as Spark's `to_json` does; "string": the single column that is
                 not the key, as text; "bytes", "short", "integer", "long", "float", "double", "boolean", "uuid": that
                 column in the bytes of Kafka's serializers; "raw": the column `value`, and `key` if there is one, as

@@ -24,7 +24,7 @@ from headrace.spark.compilation import source_name
 from headrace.spark.formats.scalars import SCALARS
 from headrace.spark.formats.schemas import RAW, check_schema
 from headrace.spark.formats.serdes import Serde, serde_name, source_serde
-from headrace.spark.formats.typed_keys import key_field, source_key
+from headrace.spark.formats.typed_keys import is_one_to_one, source_key
 from headrace.spark.listeners import check_listener
 from headrace.spark.sinks.declaration import check_topic_name
 from headrace.spark.spark_session import check_session, session
@@ -164,8 +164,9 @@ class StreamsApp(ApplicationDeclaration):
                 with a schema registry or a schema of their own, whose fields are the columns.
             key: The column that equals the record's key, so that grouping by it needs no repartitioning. With
                 `key_format`, the name of the column that keys are decoded to; then each record needs a key.
-            key_format: The format of the keys, one of those for a single `value`. They become the first column, `key`
-                unless `key` names it, which is null for a record without a key.
+            key_format: The format of the keys: one of those for a single `value`, or `headrace.Avro`,
+                `headrace.JsonSchema`, `headrace.Protobuf`. They become the first column, `key` unless `key` names it,
+                which is null for a record without a key; a record is a struct.
             on_error: Policy of this source; by default the application's.
             on_late: Policy for records that come too late for their watermark: "drop", or DeadLetter("topic").
             on_ahead: Policy for records whose event time is more than `headrace.event.time.max.ahead.ms` ahead of their
@@ -193,8 +194,8 @@ class StreamsApp(ApplicationDeclaration):
             format_name, columns = self._columns_of(schema, value, where)
         typed_key = None
         if key_format is not None:
-            typed_key = source_key(key, key_format, format_name, columns, where)
-            columns = StructType([key_field(typed_key), *columns.fields])
+            typed_key, field = source_key(key, key_format, names, format_name, columns, where)
+            columns = StructType([field, *columns.fields])
         source = TopicSource(
             name=name or source_name(names),
             topics=names,
@@ -388,8 +389,7 @@ def _state_dir(given: str | os.PathLike[str] | None, name: str) -> Path:
 
 def _key_column(key: str | None, typed: TypedKey | None, columns: StructType, where: str) -> str | None:
     """Return the column whose equal values are in one partition."""
-    # Equal numbers with fractions may have different bytes, so their records may be in different partitions.
-    if key is None or (typed is not None and not SCALARS[typed.format].one_to_one):
+    if key is None or (typed is not None and not is_one_to_one(typed.format)):
         return None
     names = [field.name for field in columns.fields if not is_hidden(field.name)]
     if key not in names:
@@ -421,10 +421,10 @@ def _register_schemas(compiled: CompiledTopology) -> None:
     """Register the schemas of sinks before anything runs, so that a registry that refuses one leaves nothing behind."""
     # In the driver, before the member joins: a refusal in a worker would fail micro-batch after micro-batch.
     for sink in compiled.topic_sinks():
-        if sink.serde is not None and sink.serde.registry is not None:
+        for serde in sink.registered_serdes:
             from headrace.spark.formats.schema_registry import registered_id
 
-            registered_id(sink.serde)
+            registered_id(serde)
 
 
 def _without_call_site(source: TopicSource) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -142,14 +142,67 @@ def _with_typed_key(records: DataFrame, source: TopicSource, key: TypedKey) -> D
     """Return `decoded_by_spark` of a source whose keys are a column."""
     values = replace(source, typed_key=None, schema_json=value_schema_json(source))
     decoded = decoded_by_spark(records, values)
-    read = scalar_values(KEY_COLUMN, key.format, is_key=True)
-    rows = decoded.withColumn("__headrace_key_row", read)
+    kind = struct_of(source.schema_json)[key.column].dataType
+    rows = decoded.withColumn("__headrace_key_row", _keys_read(key, kind))
     found, bad = (F.col("__headrace_key_row").getField(name) for name in ("value", "bad"))
     if not key.may_be_null:
         bad = F.when(F.col(KEY_COLUMN).isNull(), F.lit("it has no key")).otherwise(bad)
     reason = F.coalesce(F.col(BAD_COLUMN), bad)
     names = [quoted(field.name) for field in struct_of(values.schema_json).fields]
     return rows.select(found.alias(key.column), *names, COORDINATES_COLUMN, KEY_COLUMN, reason.alias(BAD_COLUMN))
+
+
+def _keys_read(key: TypedKey, kind: DataType) -> Column:
+    """Return the keys of records read by other libraries: a struct of `value` and `bad`, why there is none."""
+    if key.serde is None:
+        return scalar_values(KEY_COLUMN, key.format, is_key=True)
+    if not isinstance(key.serde, JsonSchema):
+        row = serde_rows(key.serde, kind, KEY_COLUMN)
+        return F.struct(row.getField("row").alias("value"), row.getField("bad").alias("bad"))
+    assert isinstance(kind, StructType)
+    serde, text, no_text = key.serde, F.col(KEY_COLUMN), F.lit(None).cast("string")
+    if serde.registry is not None:
+        text = F.expr(f"substring({KEY_COLUMN}, {HEADER_BYTES + 1})")
+        no_text = F.udf(lambda value: None if value is None else why_no_text(value, serde), StringType())(KEY_COLUMN)
+    not_json = F.udf(lambda value: None if value is None else _not_a_json_object(value), StringType())(text)
+    row = F.from_json(
+        text.cast("string"), StructType([*kind.fields, StructField(BAD_COLUMN, StringType())]), _JSON_OPTIONS
+    )
+    bad = F.coalesce(no_text, not_json, row.getField(BAD_COLUMN))
+    found = F.struct(*(row.getField(field.name).alias(field.name) for field in kind.fields))
+    return F.struct(F.when(F.col(KEY_COLUMN).isNotNull() & bad.isNull(), found).alias("value"), bad.alias("bad"))
+
+
+def keys_as_json(records: DataFrame, key: TypedKey, names: Sequence[str], options: Mapping[str, str]) -> DataFrame:
+    """Return records whose keys have a schema with JSON objects in their place, as `written_key` writes them.
+
+    Args:
+        records: With the column `key`.
+        key: The keys of a sink.
+        names: The fields of a struct that is the key; empty where it is none.
+        options: Of `to_json`.
+    """
+    assert key.serde is not None
+    if isinstance(key.serde, JsonSchema):
+        text = F.col("key") if key.serde.registry is None else F.expr(f"substring(key, {HEADER_BYTES + 1})")
+        return records.withColumn("key", text)
+    row = serde_rows(key.serde, serde_columns(key.serde), "key").getField("row")
+    # In the order of the columns: the schema may have another one.
+    fields = key.columns if key.is_record else names
+    shown = F.struct(*(row.getField(name).alias(name) for name in fields)) if fields else F.struct(row.alias("key"))
+    return records.withColumn("key", F.when(F.col("key").isNotNull(), F.to_json(shown, dict(options)).cast("binary")))
+
+
+def written_key(frame: DataFrame, key: TypedKey, options: Mapping[str, str]) -> Column:
+    """Return the keys of a sink as bytes: single values by Python, and keys with a schema as JSON objects."""
+    if key.serde is None:
+        return scalar_bytes(F.col(quoted(key.column)), key.format)
+    if key.is_record:
+        return F.to_json(F.struct(*map(quoted, key.columns)), dict(options)).cast("binary")
+    column = F.col(quoted(key.column))
+    is_struct = isinstance(frame.schema[key.column].dataType, StructType)
+    shown = column if is_struct else F.struct(column.alias("key"))
+    return F.when(column.isNotNull(), F.to_json(shown, dict(options)).cast("binary"))
 
 
 def scalar_values(column: str, name: str, *, is_key: bool = False) -> Column:
@@ -187,11 +240,12 @@ def json_texts(records: DataFrame, serde: JsonSchema) -> tuple[DataFrame, Column
     return texts.withColumn("value", F.expr(f"substring(value, {HEADER_BYTES + 1})")), F.col(_NO_TEXT)
 
 
-def serde_rows(serde: Avro | Protobuf, columns: StructType) -> Column:
-    """Return the column `value` read by another library: a struct of `row` and `bad`, why there is no row."""
-    found = StructType().add("row", columns).add("bad", StringType())
+def serde_rows(serde: Avro | Protobuf, kind: DataType, column: str = "value") -> Column:
+    """Return a binary column read by another library: a struct of `row` and `bad`, why there is no row."""
+    found = StructType().add("row", kind).add("bad", StringType())
     read = row_reader(serde)
-    return F.udf(lambda value: read(value), found).asNondeterministic()("value")
+    rows = F.udf(lambda value: (None, None) if value is None else read(value), found)
+    return rows.asNondeterministic()(column)
 
 
 def values_as_json(records: DataFrame, serde: Serde, options: Mapping[str, str]) -> DataFrame:

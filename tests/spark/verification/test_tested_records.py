@@ -84,7 +84,7 @@ def test_typed_keys_and_single_values_are_those_of_the_rows():
         topics=("counts",),
         value_format="long",
         schema_json=StructType().add("id", "integer").add("value", "long").json(),
-        typed_key=TypedKey(column="id", format="integer"),
+        typed_key=TypedKey(columns=("id",), format="integer"),
     )
     rows = [{"id": 1, "value": 2}, {"id": None, "value": None}, b"bad"]
     given, values = encode_source_rows(rows, counts)
@@ -93,7 +93,7 @@ def test_typed_keys_and_single_values_are_those_of_the_rows():
     assert record_keys([7, b"x", None], given, counts).to_pylist() == [b"\0\0\0\7", b"x", None]
     table = pa.table({"id": pa.array([5], pa.int32()), "value": pa.array([6], pa.int64())})
     assert encode_source_rows(table, counts)[1].to_pylist() == [(6).to_bytes(8, "big")]
-    sink = TopicSink(topic="t", value_format="long", typed_key=TypedKey(column="id", format="integer"))
+    sink = TopicSink(topic="t", value_format="long", typed_key=TypedKey(columns=("id",), format="integer"))
     assert decode_sink_values([(2).to_bytes(8, "big"), None], sink) == [2, None]
     assert key_value(b"\0\0\0\1", sink) == 1
     with pytest.raises(TopologyError, match="'one' is not a long"):

@@ -1,6 +1,6 @@
 """Conversion between Kafka records and Arrow columns: JSON, Avro, JSON Schema, Protobuf, single values, or raw columns.
 
-The fetch stage calls `decode`; the sink stage calls `encode_value`, `encode_key` and `encode_typed_key`. All of them
+The fetch stage calls `decode`; the sink stage calls `encode_value`, `encode_key` and `encode_keys`. All of them
 work on Arrow arrays.
 """
 
@@ -22,10 +22,10 @@ from headrace.spark.formats.java_text import java_double, java_float, quoted
 from headrace.spark.formats.json_decoding import decode_json
 from headrace.spark.formats.json_encoding import encode_json, time_text
 from headrace.spark.formats.json_values import BadRow
+from headrace.spark.formats.record_keys import decode_keys, encode_keys
 from headrace.spark.formats.scalars import SCALARS, decode_scalars, encode_scalars
 from headrace.spark.formats.schemas import COORDINATES, struct_of
 from headrace.spark.formats.serdes import decode_values, encode_values
-from headrace.spark.formats.value_parts import NotOfSchema
 from headrace.spark.topology.nodes import COORDINATES_COLUMN, TopicSink, TopicSource, TypedKey
 
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
     "Decoded",
     "decode",
     "encode_key",
-    "encode_typed_key",
+    "encode_keys",
     "encode_value",
     "encode_value_json",
     "key_object_start",
@@ -93,7 +93,7 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
     else:
         columns = _raw(records, topic, partition, wanted)
     if key is not None:
-        columns[key.column], bad = _typed_keys(_column(records, "key"), key, columns, bad)
+        columns[key.column], bad = _typed_keys(_column(records, "key"), key, columns, bad, source.time_zone)
     if COORDINATES_COLUMN in wanted:
         fields = _coordinates(records, topic, partition)
         columns[COORDINATES_COLUMN] = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
@@ -106,13 +106,13 @@ def decode(records: pa.Table | pa.RecordBatch, source: TopicSource, *, topic: st
 
 
 def _typed_keys(
-    keys: pa.Array, key: TypedKey, columns: dict[str, pa.Array], bad: Sequence[BadRow]
+    keys: pa.Array, key: TypedKey, columns: dict[str, pa.Array], bad: Sequence[BadRow], zone_name: str
 ) -> tuple[pa.Array, list[BadRow]]:
     """Return (the column of keys, the bad rows of values and of keys); rows whose key is bad become null in `columns`.
 
     Keys are decoded whether the application uses them or not: which records are bad does not depend on it.
     """
-    column, bad_keys = decode_scalars(keys, key.format, is_key=True)
+    column, bad_keys = decode_keys(keys, key, zone_name)
     bad_keys = [replace(each, reason=f"its key: {each.reason}") for each in bad_keys]
     if not key.may_be_null and keys.null_count:
         missing = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False)).tolist()
@@ -183,21 +183,6 @@ def encode_key(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Array:
                 return plain
             return pc.if_else(as_object, encode_json(batch, columns), plain)
     return encode_json(batch, columns)
-
-
-def encode_typed_key(batch: pa.RecordBatch, key: TypedKey) -> pa.Array:
-    """Return the record keys in the format that the sink names; null where there is none.
-
-    The bytes are those of Kafka's serializers, so the producer's murmur2 chooses the partition that a Java producer's
-    does.
-
-    Raises:
-        NotOfSchema: for a null where each row needs a key, and for values that the format has no place for.
-    """
-    column = batch.column(key.column)
-    if column.null_count and not key.may_be_null:
-        raise NotOfSchema(f"{key.column} is null, and the rows of a table need a key: filter such rows in front of it")
-    return encode_scalars(column, key.format, key.column)
 
 
 def key_object_start(name: str) -> str:

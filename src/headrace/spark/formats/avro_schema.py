@@ -264,6 +264,15 @@ def avro_of(columns: StructType, name: str) -> str:
     return json.dumps(_record_of(columns, name, ""))
 
 
+def avro_type_of(kind: DataType, name: str) -> str:
+    """Return the schema, as JSON, of values of a Spark type that are not null; `name` is that of a record among them.
+
+    Raises:
+        AvroSchemaError: for a name or a type that Avro does not have.
+    """
+    return json.dumps(_avro_type(kind, name, "key"))
+
+
 def _record_of(columns: StructType, name: str, path: str) -> dict[str, Any]:
     fields = []
     for field in columns.fields:

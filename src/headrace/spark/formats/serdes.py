@@ -13,8 +13,17 @@ from headrace.errors import MissingExtra
 from headrace.formats import Avro, JsonSchema, Protobuf
 from headrace.spark.formats.json_values import BadRow
 
-__all__ = ["Serde", "decode_values", "encode_values", "row_reader", "serde_columns", "serde_name", "sink_serde",
-           "source_serde"]  # fmt: skip
+__all__ = [
+    "Serde",
+    "check_packages",
+    "decode_values",
+    "encode_values",
+    "row_reader",
+    "serde_columns",
+    "serde_name",
+    "sink_serde",
+    "source_serde",
+]
 
 SerdeName: TypeAlias = Literal["avro", "json_schema", "protobuf"]
 Serde: TypeAlias = Avro | JsonSchema | Protobuf
@@ -33,7 +42,7 @@ def serde_name(serde: Serde) -> SerdeName:
 
 def source_serde(serde: Serde, topics: Sequence[str], where: str) -> tuple[Serde, StructType]:
     """Return (the format with the schema that it reads with, the columns) of a source; raise TopologyError."""
-    _check_packages(serde)
+    check_packages(serde)
     if isinstance(serde, Avro):
         from headrace.spark.formats.avro import source_avro
 
@@ -49,7 +58,7 @@ def source_serde(serde: Serde, topics: Sequence[str], where: str) -> tuple[Serde
 
 def sink_serde(serde: Serde, topic: str, columns: StructType, where: str) -> Serde:
     """Return the format with its schema and subject for a sink of these columns; raise TopologyError."""
-    _check_packages(serde)
+    check_packages(serde)
     if isinstance(serde, Avro):
         from headrace.spark.formats.avro import sink_avro
 
@@ -63,7 +72,8 @@ def sink_serde(serde: Serde, topic: str, columns: StructType, where: str) -> Ser
     return sink_protobuf(serde, topic, columns, where)
 
 
-def _check_packages(serde: Serde) -> None:
+def check_packages(serde: Serde) -> None:
+    """Raise MissingExtra where a package that a format needs is not installed."""
     name, extra, needed = type(serde).__name__, serde_name(serde).replace("_", "-"), list(_PACKAGES[type(serde)])
     if serde.registry is not None:
         needed.append("confluent_kafka.schema_registry")

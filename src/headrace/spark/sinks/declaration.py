@@ -118,7 +118,8 @@ def topic_sink(
         serde = sink_serde(serde, topic, rows.schema, where)
     typed_key = None
     if key_format is not None:
-        key, typed_key = _typed_key(rows, key, key_format, where)
+        typed_key = _typed_key(rows, topic, key, key_format, where)
+        key = typed_key.columns
     return TopicSink(
         topic=topic,
         value_format=name,
@@ -574,9 +575,9 @@ def _check_json_types(rows: SinkRows, where: str) -> None:
 
 
 def _typed_key(
-    rows: SinkRows, key: str | Sequence[str] | None, key_format: KeyFormat, where: str
-) -> tuple[str, TypedKey]:
-    """Return (the key column, its format) of a sink that names a format for keys."""
+    rows: SinkRows, topic: str, key: str | Sequence[str] | None, key_format: KeyFormat, where: str
+) -> TypedKey:
+    """Return the key of a sink that names a format for keys."""
     is_table = bool(rows._default_key_columns())
     if rows._drops_rows and is_table:
         raise refusal(
@@ -594,8 +595,7 @@ def _typed_key(
         )
     chosen = _key_columns(rows, key if key is not None else rows._default_key_columns(), where, typed=True)
     assert chosen is not None
-    typed = sink_key(key_format, chosen, dict(rows.dtypes), is_table=is_table, where=where)
-    return typed.column, typed
+    return sink_key(key_format, chosen, rows.schema, topic, is_table=is_table, where=where)
 
 
 def _key_columns(

@@ -78,7 +78,7 @@ ScalarName: TypeAlias = Literal["bytes", "short", "integer", "long", "float", "d
 FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "json_schema", "protobuf"] | ScalarName
 # What users write.
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | ScalarName | Avro | JsonSchema | Protobuf
-KeyFormat: TypeAlias = Literal["string"] | ScalarName
+KeyFormat: TypeAlias = Literal["string"] | ScalarName | Avro | JsonSchema | Protobuf
 OutputMode: TypeAlias = Literal["update", "append"]
 RankFunction: TypeAlias = Literal["row_number", "rank", "dense_rank"]
 RowFunction: TypeAlias = Literal["avg", "count", "first", "lag", "last", "max", "min", "sum"]
@@ -176,14 +176,24 @@ class TypedKey:
     """The format of a topic's keys, where it is named.
 
     Attributes:
-        column: The column that a source decodes keys to, or that a sink writes.
+        columns: The column that a source decodes keys to, or those that a sink writes.
         format: Of the keys.
+        serde: The format with its schema, where it has one.
+        is_record: Of a sink: whether the columns are the fields of a record. Otherwise the one column is the key.
         may_be_null: Whether there are records without a key.
     """
 
-    column: str
-    format: KeyFormat
+    columns: tuple[str, ...]
+    format: FormatName
+    serde: Avro | JsonSchema | Protobuf | None = None
+    is_record: bool = False
     may_be_null: bool = True
+
+    @property
+    def column(self) -> str:
+        """The one column."""
+        [column] = self.columns
+        return column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -814,11 +824,17 @@ class TopicSink:
     value_format: FormatName = "json"
     serde: Avro | JsonSchema | Protobuf | None = None  # with its schema and subject, where the format has one
     key_columns: tuple[str, ...] | None = None
-    typed_key: TypedKey | None = None  # of the one column of `key_columns`
+    typed_key: TypedKey | None = None  # of `key_columns`
     value_columns: tuple[str, ...] = ()  # in order: the visible columns of the rows
     output_mode: OutputMode = "update"
     partitions: int | None = None  # the consent to create the topic when it is missing
     where: str = ""
+
+    @property
+    def registered_serdes(self) -> tuple[Avro | JsonSchema | Protobuf, ...]:
+        """Return the formats of keys and values whose schemas are in a registry."""
+        of_key = None if self.typed_key is None else self.typed_key.serde
+        return tuple(serde for serde in (of_key, self.serde) if serde is not None and serde.registry is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from headrace.call_sites import call_site
 from headrace.errors import TopologyError
 from headrace.spark.formats import encode_value_json, value_schema_json
 from headrace.spark.formats.arrow_types import arrow_schema
+from headrace.spark.formats.record_keys import decode_keys, encode_keys
 from headrace.spark.formats.scalars import SCALARS, decode_scalars, encode_scalars
 from headrace.spark.formats.schemas import struct_of
 from headrace.spark.formats.serdes import decode_values, encode_values, serde_columns, sink_serde
@@ -78,7 +80,7 @@ def record_keys(key: Key | Sequence[object], rows: Sequence[Row], source: TopicS
     # A declared key column is the key of every record by the user's own promise, so a test need not repeat it.
     chosen: Any = source.key_column if key is None else key
     if source.typed_key is not None:
-        return _typed_keys(key, rows, source.typed_key)
+        return _typed_keys(key, rows, source)
     if not isinstance(chosen, (str, bytes)) and isinstance(chosen, Sequence):
         if len(chosen) != len(rows):
             raise refusal(
@@ -91,8 +93,10 @@ def record_keys(key: Key | Sequence[object], rows: Sequence[Row], source: TopicS
     return pa.array([_key_of(chosen, row, source, is_given=key is not None) for row in rows], pa.binary())
 
 
-def _typed_keys(key: Any, rows: Sequence[Row], typed: TypedKey) -> pa.Array:
+def _typed_keys(key: Any, rows: Sequence[Row], source: TopicSource) -> pa.Array:
     """Return keys in the format of a source: those of its column in rows that are mappings, or the given ones."""
+    typed = source.typed_key
+    assert typed is not None
     if key is None or key == typed.column:
         given = [row.get(typed.column) if isinstance(row, Mapping) else None for row in rows]
     elif callable(key):
@@ -100,7 +104,26 @@ def _typed_keys(key: Any, rows: Sequence[Row], typed: TypedKey) -> pa.Array:
     else:
         given = list(key) if not isinstance(key, (str, bytes)) and isinstance(key, Sequence) else [key] * len(rows)
     # Bytes are written as they are, so that a test can push keys that do not decode.
-    return pa.array([one if isinstance(one, bytes) else _scalar_bytes(one, typed.format) for one in given], pa.binary())
+    kind = arrow_schema(struct_of(source.schema_json)).field(typed.column).type
+    return pa.array(
+        [one if isinstance(one, bytes) else _key_bytes_of(one, typed, kind, source) for one in given], pa.binary()
+    )
+
+
+def _key_bytes_of(value: object, typed: TypedKey, kind: pa.DataType, source: TopicSource) -> bytes | None:
+    """Return a value in the format of a source's keys."""
+    if typed.serde is None:
+        return _scalar_bytes(value, typed.format)
+    serde = typed.serde
+    if serde.registry is not None and serde.subject is None:
+        serde = replace(serde, subject=f"{source.topics[0]}-key")
+    try:
+        batch = pa.RecordBatch.from_arrays([pa.array([value], kind)], names=[typed.column])
+        [found] = encode_keys(batch, replace(typed, serde=serde)).to_pylist()
+    except (ValueError, pa.ArrowException) as error:
+        message = f"{value!r} is no key of {source.name}: {error}"
+        raise refusal("bad-value", message, "push its bytes", call_site()) from None
+    return None if found is None else bytes(found)
 
 
 def _scalar_bytes(value: object, name: str) -> bytes | None:
@@ -140,10 +163,19 @@ def _decoded_scalars(values: Sequence[bytes | None], name: str, topic: str) -> l
     return found
 
 
+def _decoded_key(key: bytes | None, typed: TypedKey, topic: str) -> Any:
+    column, bad = decode_keys(pa.array([key], pa.binary()), typed)
+    if bad:
+        raise AssertionError(f"{topic} holds a key that its own format does not read: {bad[0].reason}")
+    [found] = column.to_pylist()
+    # As the grouping values of a state: a record of several fields cannot be the key of a dictionary.
+    return tuple(found.values()) if isinstance(found, dict) else found
+
+
 def key_value(key: bytes | None, sink: TopicSink) -> Any:
     """Return a record key: a value of the sink's format for keys; without one text, or bytes where it is no UTF-8."""
     if sink.typed_key is not None:
-        return _decoded_scalars([key], sink.typed_key.format, sink.topic)[0]
+        return _decoded_key(key, sink.typed_key, sink.topic)
     try:
         return None if key is None else key.decode()
     except UnicodeDecodeError:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from headrace.client.admin import Admin
 from headrace.client.broker_errors import unknown_topic_error
@@ -50,6 +51,7 @@ from headrace.spark.topic_frames import (
     TopicPartition,
     decoded_by_spark,
     good_rows,
+    keys_as_json,
     scalars_as_json,
     topic_frame,
     values_as_json,
@@ -485,6 +487,10 @@ def _as_json(actual: DataFrame, outputs: list[Output]) -> tuple[DataFrame, list[
     sink = outputs[0].sink
     if not isinstance(sink, TopicSink):
         return actual, outputs
+    if sink.typed_key is not None and sink.typed_key.serde is not None:
+        kind = outputs[0].rows.schema[sink.typed_key.columns[0]].dataType
+        names = kind.names if isinstance(kind, StructType) else ()
+        actual = keys_as_json(actual, sink.typed_key, names, JSON_OPTIONS)
     if sink.serde is not None:
         actual = values_as_json(actual, sink.serde, JSON_OPTIONS)
     elif isinstance(outputs[0].rows, KeyedTable) and is_scalar(sink.value_format):

@@ -28,7 +28,7 @@ from headrace.spark.sinks.database_comparison import compare_table_rows, count_w
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta_store import DeltaStoreSink
 from headrace.spark.sinks.iceberg import IcebergSink
-from headrace.spark.topic_frames import scalar_bytes
+from headrace.spark.topic_frames import scalar_bytes, written_key
 from headrace.spark.topology.nodes import KEY_COLUMN, TableSink, TopicSink
 from headrace.spark.verification.verdict import SinkVerdict
 
@@ -200,7 +200,7 @@ def value_of(frame: DataFrame, sink: TopicSink) -> Column:
 def key_of(frame: DataFrame, sink: TopicSink, group: Sequence[tuple[str, str]] | None) -> Column:
     """The record's key: `group` are (hidden column, name) of a table's grouping values."""
     if sink.typed_key is not None:
-        return scalar_bytes(F.col(quoted(sink.typed_key.column)), sink.typed_key.format)
+        return written_key(frame, sink.typed_key, JSON_OPTIONS)
     if sink.key_columns is not None:
         return key_of_columns(frame, [(name, name) for name in sink.key_columns])
     return F.col(KEY_COLUMN) if group is None else key_of_columns(frame, group)

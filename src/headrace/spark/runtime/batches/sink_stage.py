@@ -182,7 +182,7 @@ class _TopicSink(_Sink):
         if DELETED_COLUMN in table.column_names:  # tombstones
             values = pc.if_else(batch.column(DELETED_COLUMN), pa.scalar(None, values.type), values)
         if sink.typed_key is not None:
-            return formats.encode_typed_key(batch, sink.typed_key), values
+            return formats.encode_keys(batch, sink.typed_key), values
         if sink.key_columns is not None:
             return formats.encode_key(batch, sink.key_columns), values
         return batch.column(KEY_COLUMN), values
