@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.interface import Sink, SinkPart, SinkTask
+from headrace.spark.sinks.interface import DELETED_COLUMN, Sink, SinkPart, SinkTask
 from headrace.spark.sinks.parquet_journal import Journal
 
 __all__ = [
@@ -24,6 +24,9 @@ __all__ = [
     "DyingSteps",
     "Faults",
     "FaultyConnection",
+    "KeyedChanges",
+    "apply_changes",
+    "changes_table",
     "check_foreign_journal",
     "check_history",
     "check_journal_behind_the_table",
@@ -62,6 +65,38 @@ def write_part(
     writer.write(rows)
     writer.close()
     return replace(part, ends={INPUT: start + 10 if moves else start, "idle-3@id": 7})
+
+
+# Changes of a micro-batch, in their order: a key and its new number, None where the key loses its row.
+KeyedChanges = Sequence[tuple[Any, int | None]]
+
+
+def changes_table(changes: KeyedChanges, schema: pa.Schema) -> pa.Table:
+    """Return changes as rows with `DELETED_COLUMN`.
+
+    Args:
+        changes: A key of several columns is a tuple.
+        schema: The key's columns, and the number as the last one, which is the last known one of a key that is gone.
+    """
+    *names, number = schema.names
+    rows = []
+    for key, n in changes:
+        values = key if isinstance(key, tuple) else (key,)
+        row = dict(zip(names, values, strict=True))
+        rows.append(row | {number: -1 if n is None else n, DELETED_COLUMN: n is None})
+    return pa.Table.from_pylist(rows, schema=schema.append(pa.field(DELETED_COLUMN, pa.bool_())))
+
+
+def apply_changes(batches: Iterable[KeyedChanges]) -> dict[Any, int]:
+    """Return the rows behind these micro-batches: the model of every sink whose rows replace each other."""
+    rows: dict[Any, int] = {}
+    for changes in batches:
+        for key, n in changes:
+            if n is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = n
+    return rows
 
 
 def write_alone(sink: Sink, number: int, rows: pa.Table) -> None:

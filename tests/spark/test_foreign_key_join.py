@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no key on the left": (lambda a, b: a.drop("id").join(b, F.expr("customer = customer_id")), "is not among"),
     "foreachBatch": (
         lambda a, b: a.join(b, F.expr("customer = customer_id")).foreachBatch(lambda frame, batch: None),
-        "is deleted",
+        "lose their row",
     ),
     "chance": (
         lambda a, b: a.join(b.withColumn("r", F.rand()), F.expr("customer = customer_id")),

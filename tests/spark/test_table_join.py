@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "foreachBatch": (
         lambda a, b, p: a.join(b, F.expr("customer = payer")).foreachBatch(lambda frame, batch: None),
-        "is deleted",
+        "lose their row",
     ),
     "a key of a full join on a condition": (
         lambda a, b, p: a.join(b.where("payer IS NOT NULL"), F.expr("customer = payer"), "full").join(

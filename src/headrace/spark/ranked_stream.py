@@ -210,7 +210,7 @@ class RankedStream(StreamBase):
 
 @checked_api()
 class RankedTable(KeyedTable):
-    """The first rows of each key. `select`, `withColumn` and `drop` may follow, then `to_topic`."""
+    """The first rows of each key. `select`, `withColumn` and `drop` may follow, then a sink that replaces rows."""
 
     groupBy = groupby = refusing_method("groupBy", REFUSED_RANKED_TABLE_METHODS["groupBy"])
     unionByName = refusing_method("unionByName", REFUSED_RANKED_TABLE_METHODS["unionByName"])
@@ -219,11 +219,6 @@ class RankedTable(KeyedTable):
     filter = refusing_method("filter", REFUSED_RANKED_TABLE_METHODS["filter"])
     dropna = refusing_method("dropna", REFUSED_RANKED_TABLE_METHODS["dropna"])
     to_parquet = refusing_method("to_parquet", REFUSED_RANKED_TABLE_METHODS["to_parquet"])
-    to_delta = refusing_method("to_delta", REFUSED_RANKED_TABLE_METHODS["to_delta"])
-    to_iceberg = refusing_method("to_iceberg", REFUSED_RANKED_TABLE_METHODS["to_iceberg"])
-    to_postgres = refusing_method("to_postgres", REFUSED_RANKED_TABLE_METHODS["to_postgres"])
-    to_sqlite = refusing_method("to_sqlite", REFUSED_RANKED_TABLE_METHODS["to_sqlite"])
-    to_sink = refusing_method("to_sink", REFUSED_RANKED_TABLE_METHODS["to_sink"])
     foreachBatch = refusing_method("foreachBatch", REFUSED_RANKED_TABLE_METHODS["foreachBatch"])
 
     @property
@@ -236,6 +231,17 @@ class RankedTable(KeyedTable):
         """The first rows of a window that has closed are final."""
         return ("update",) if self._top.closing is None else ("update", "append")
 
+    def _check_shows_key(self, where: str) -> None:
+        # Two rows of a key may have the same rank. Their records have the position as well, which is no column.
+        function = self._top.ranking.function
+        if function != "row_number":
+            raise refusal(
+                "not-supported-here",
+                f"rows that are equal in their order share a {function}, so no columns are the key of these rows",
+                "rank them by F.row_number(), or write them with to_topic",
+                where,
+            )
+
     def _check_key(self, key: list[str], where: str) -> None:
         """Refuse another key than that of the table: a row that moves would leave its old record behind."""
         top, wanted = self._top, self._default_key_columns()
@@ -245,7 +251,7 @@ class RankedTable(KeyedTable):
                 "not-supported-here",
                 f"the rows of this table have the key {', '.join(wanted)}; under another one, records of rows "
                 "that left would stay",
-                "leave key= out",
+                "leave these columns as they are, and key= out",
                 where,
             )
 

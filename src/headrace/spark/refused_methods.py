@@ -197,9 +197,9 @@ _RANKED_DROPPED = (
     "rows dropped behind a top-N would change which positions have a row",
     "filter before the rank; behind it, mark rows by a boolean column (withColumn)",
 )
-_RANKED_ONLY_TOPIC = (
-    "rows that leave the first ones are deleted, which only the records of a topic can say",
-    "write them with to_topic",
+_RANKED_REPLACED = (
+    "rows that leave the first ones are replaced, and files only grow",
+    "write them with to_topic, to_delta, to_iceberg, to_postgres or to_sqlite",
 )
 _RANKED_TABLES = {
     "groupBy": (_SECOND_GROUPING[0], "write the rows with to_topic and group where you read"),
@@ -208,13 +208,8 @@ _RANKED_TABLES = {
     "where": _RANKED_DROPPED,
     "filter": _RANKED_DROPPED,
     "dropna": _RANKED_DROPPED,
-    "to_parquet": _RANKED_ONLY_TOPIC,
-    "to_delta": _RANKED_ONLY_TOPIC,
-    "to_iceberg": _RANKED_ONLY_TOPIC,
-    "to_postgres": _RANKED_ONLY_TOPIC,
-    "to_sqlite": _RANKED_ONLY_TOPIC,
-    "to_sink": _RANKED_ONLY_TOPIC,
-    "foreachBatch": _RANKED_ONLY_TOPIC,
+    "to_parquet": _RANKED_REPLACED,
+    "foreachBatch": _RANKED_REPLACED,
 }
 REFUSED_RANKED_TABLE_METHODS = {name: ("not-supported-here", *words) for name, words in _RANKED_TABLES.items()}
 """Methods that a stream has and a top-N has not."""

@@ -314,6 +314,9 @@ class StreamBase:
     def _check_key(self, key: list[str], where: str) -> None:
         """Any column may be a stream's key."""
 
+    def _check_shows_key(self, where: str) -> None:
+        """A stream has no key of its own."""
+
     @property
     def _output_modes(self) -> tuple[OutputMode, ...]:
         """The output modes that sinks of these rows may have. Rows of a stream are final: both modes are the same."""

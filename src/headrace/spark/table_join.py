@@ -86,6 +86,15 @@ class JoinedTable(KeyedTable):
     def _changes(self) -> str:
         return filter_text(self._template, self._join.results)
 
+    def _check_shows_key(self, where: str) -> None:
+        if not self._join.shows_key:
+            raise refusal(
+                "not-supported-here",
+                "the rows of a full join on a condition have their key in either column, so no column is their key",
+                f'give both sides of "{self._join.name}" the same names, and join on them: join(other, "id", "full")',
+                where,
+            )
+
     def _followed_by(self, call: NarrowCall, template: DataFrame) -> JoinedTable:
         if call.method in ("where", "dropna"):
             check_repeatable(template, call.where, f"{call.method} behind a join of two tables")

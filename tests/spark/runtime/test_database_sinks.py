@@ -36,10 +36,16 @@ def count(rows, **named):
     return rows.groupBy("origin").agg(F.count("*").alias("flights"), F.sum("n").alias("total"), **named)
 
 
-def check_rows(run, flights, numbers):
+def count_even(rows, **named):
+    """A group loses its row when it has another flight, and gets one with the next."""
+    return count(rows, **named).where("flights % 2 = 0")
+
+
+def check_rows(run, flights, numbers, *, of_even=False):
     assert [n for (n,) in run("SELECT n FROM appended ORDER BY n")] == list(numbers)
     found = {origin: (times, total) for origin, times, total in run("SELECT * FROM counted")}
-    assert found == {o: (row["flights"], row["total"]) for o, row in flights.counted(numbers).items()}
+    expected = {o: (row["flights"], row["total"]) for o, row in flights.counted(numbers).items()}
+    assert found == {o: row for o, row in expected.items() if not (of_even and row[0] % 2)}
     assert run("SELECT count(*) FROM headrace_parts") == [(0,)]
 
 
@@ -55,17 +61,17 @@ def test_streams_and_aggregates_in_two_databases(broker, make_app, flights, tmp_
         for run, statement in itertools.product(runs, (APPENDED, COUNTED)):
             run(statement)
         rows.to_sqlite(path, "appended")
-        count(rows, name="in-sqlite").to_sqlite(path, "counted")
+        count_even(rows, name="in-sqlite").to_sqlite(path, "counted")
         if server is not None:
             rows.to_postgres("appended", url=server.url())
-            count(rows, name="in-postgres").to_postgres("public.counted", url=server.url())
+            count_even(rows, name="in-postgres").to_postgres("public.counted", url=server.url())
         flights.send(broker, range(60))
         with app.start() as started:
             started.wait_until("caught-up", timeout=180)
-            flights.send(broker, range(60, 90))
+            flights.send(broker, range(60, 82))
             started.wait_until("caught-up", timeout=180)
         for run in runs:
-            check_rows(run, flights, range(90))
+            check_rows(run, flights, range(82), of_even=True)
         shown = app.describe()
         assert f"sqlite://{path}/appended (SqliteSink: origin, dep_delay, n)" in shown
         if server is not None:
@@ -153,7 +159,6 @@ def test_unsupported_outputs_are_refused_at_their_line(make_app, flights, tmp_pa
         (lambda: rows.to_sqlite(path, "counted"), "sink-refused", 'no column "dep_delay"'),
         (lambda: counts.to_sqlite(path, "appended"), "sink-refused", 'no column "flights"'),
         (lambda: counts.drop("origin").to_sqlite(path, "counted"), "not-supported-here", '"origin", which they lack'),
-        (lambda: counts.where("total > 3").to_sqlite(path, "counted"), "not-supported-here", "is deleted"),
         (lambda: rows.withColumn("n", F.array("n")).to_sqlite(path, "appended"), "sink-refused", "array<bigint>"),
         (lambda: rows.to_postgres("t", url="postgresql://u:secret@127.0.0.1:1/d"), "database-unreachable", "refused"),
         (lambda: rows.to_postgres("t", url="postgresql://u:sec ret@h/d"), "bad-value", "has a space"),

@@ -16,6 +16,9 @@ from tests.harness.sink_stories import (
     Died,
     Faults,
     FaultyConnection,
+    KeyedChanges,
+    apply_changes,
+    changes_table,
     expected_numbers,
     owner_resolves,
     schema_json,
@@ -26,10 +29,11 @@ from tests.longer import LONG, longer
 from headrace.errors import SinkError
 from headrace.spark.sinks import database, postgres, sqlite
 from headrace.spark.sinks.database import idle_connections
-from headrace.spark.sinks.interface import SinkPart
+from headrace.spark.sinks.interface import DELETED_COLUMN, SinkPart
 
 SCHEMA = schema_json([("n", "long"), ("origin", "string")])
 NAMES = itertools.count()
+WITH_DELETIONS = {"schema": schema_json([("k", "string"), ("n", "long")]), "key": ("k",), "deletes": True}
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 
@@ -58,16 +62,16 @@ class Place:
         finally:
             connection.close()
 
-    def sink(self, columns="n bigint, origin text", *, schema=SCHEMA, key=()):
+    def sink(self, columns="n bigint, origin text", **how):
         """A new table, and the sink that writes to it."""
         name = f"flights_{next(NAMES)}"
         self.run(f"CREATE TABLE {name} ({columns})")
-        return self.open(name, schema=schema, key=key)
+        return self.open(name, **how)
 
-    def open(self, name, *, schema=SCHEMA, key=()):
+    def open(self, name, *, schema=SCHEMA, key=(), deletes=False):
         if self.server is None:
-            return sqlite.open_sink(self.path, name, schema, key)
-        return postgres.open_sink(self.server.url(), f"public.{name}", schema, key)
+            return sqlite.open_sink(self.path, name, schema, key, deletes=deletes)
+        return postgres.open_sink(self.server.url(), f"public.{name}", schema, key, deletes=deletes)
 
     def numbers(self, sink):
         return Counter(n for (n,) in self.run(f"SELECT n FROM {sink._target()}"))
@@ -280,6 +284,93 @@ def check_database_history(place, faults, batches, replaces):
         until_done(lambda: owner_resolves(sink, log))
     assert _counts(place, sink) == expected_numbers(own)
     assert place.staged(sink)[0] == 0
+
+
+KEYED = pa.schema([("k", pa.string()), ("d", pa.int64()), ("n", pa.int64())])
+KEYED_JSON = schema_json([("k", "string"), ("d", "long"), ("n", "long")])
+KEYS = [("EWR", 1), ("EWR", 2), ("JFK", 1), ("a'b ü", 0)]
+CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
+# What happens to keys in a micro-batch, and whether it counts.
+KEYED_BATCHES = st.lists(st.tuples(CHANGES, st.booleans()), min_size=1, max_size=6)
+
+
+@settings(max_examples=300 if LONG else 30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(faults=FAULTS, batches=KEYED_BATCHES)
+def test_random_histories_with_deletions(tmp_path, faults, batches):
+    check_deletions(Place(tmp_path), faults, batches)
+
+
+@pytest.mark.slow
+@settings(max_examples=100 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(faults=FAULTS, batches=KEYED_BATCHES)
+def test_random_histories_of_postgres_with_deletions(server, tmp_path, faults, batches):
+    check_deletions(Place(tmp_path, server), faults, batches)
+
+
+def check_deletions(place, faults, batches):
+    """Readers see the rows of a dictionary behind each committed batch, whatever dies."""
+    columns = "k text, d bigint NOT NULL, n bigint NOT NULL, note text DEFAULT 'x', PRIMARY KEY (k, d)"
+    sink = place.sink(columns, schema=KEYED_JSON, key=("k", "d"), deletes=True)
+    log: list[SinkPart] = []
+    committed: list[KeyedChanges] = []
+    with pytest.MonkeyPatch.context() as patch:
+        faulty(patch, sink, Faults(faults))
+        until_done(lambda: owner_resolves(sink, log))
+        for number, (changes, counts) in enumerate(batches):
+            attempts, rows = itertools.count(), changes_table(changes, KEYED)
+            part = until_done(lambda n=number, a=attempts, r=rows: write_part(sink, n, r, attempt=next(a)))
+            before = apply_changes(committed)
+            if counts:
+                log.append(part)
+                committed.append(changes)
+            try:
+                (sink.commit if counts else sink.discard)([part])
+            except (Died, OSError):
+                idle_connections.close()
+                assert keyed_rows(place, sink) in (before, apply_changes(committed))
+                until_done(lambda: owner_resolves(sink, log))
+            assert keyed_rows(place, sink) == apply_changes(committed)
+            if log:  # again, by an earlier owner of the task
+                until_done(lambda: sink.commit([log[0]]))
+    assert keyed_rows(place, sink) == apply_changes(committed)
+    assert place.staged(sink)[0] == 0
+
+
+def keyed_rows(place, sink):
+    return {(k, d): n for k, d, n in place.rows(sink, "k, d, n")}
+
+
+def test_deletions_have_no_values_but_their_key(place):
+    """A value of a row that is gone is not asked whether the table takes it."""
+    sink = started(place.sink("k text PRIMARY KEY, n bigint NOT NULL", **WITH_DELETIONS))
+    gone = pa.table({"k": ["a", "b"], "n": pa.array([None, 1]), DELETED_COLUMN: [True, False]})
+    sink.commit([write_part(sink, 0, gone)])
+    assert place.rows(sink) == [("b", 1)]
+    with pytest.raises(ValueError, match='"n" is null'):
+        write_part(sink, 1, gone.set_column(2, DELETED_COLUMN, pa.array([False, False])))
+    with pytest.raises(ValueError, match='"k" is null'):
+        write_part(sink, 1, gone.set_column(0, "k", pa.array([None, "b"])))
+
+
+def test_rows_of_a_program_without_deletions_are_added_first(place):
+    """Its part waits in a staging table of its own."""
+    sink = started(place.sink("k text PRIMARY KEY, n bigint", **{**WITH_DELETIONS, "deletes": False}))
+    part = write_part(sink, 0, pa.table({"k": ["a", "b"], "n": [1, 2]}))
+    newer = place.open(sink.table.rpartition(".")[2], **WITH_DELETIONS)
+    assert [one.batch for one in newer.pending(TASK)] == ["x.0.0"]
+    gone = write_part(newer, 1, pa.table({"k": ["a"], "n": [1], DELETED_COLUMN: [True]}))
+    newer.commit([part])
+    newer.commit([gone])
+    assert place.rows(sink) == [("b", 2)]
+
+
+def test_a_table_to_which_others_refer_is_refused_where_rows_are_deleted(place):
+    name = f"delays_{next(NAMES)}"
+    place.run(f"CREATE TABLE {name} (k {'text' if place.server else 'TEXT'} PRIMARY KEY, n bigint)")
+    place.run(f"CREATE TABLE more_{name} (k text REFERENCES {name} (k))")
+    place.open(name, **{**WITH_DELETIONS, "deletes": False})
+    with pytest.raises(SinkError, match=f"a foreign key of more_{name} may refuse it"):
+        place.open(name, **WITH_DELETIONS)
 
 
 def _counts(place, sink):

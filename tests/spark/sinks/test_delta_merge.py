@@ -10,7 +10,18 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.harness.s3_server import BUCKET
-from tests.harness.sink_stories import INPUT, LATER, TASK, Died, owner_resolves, schema_json, write_part
+from tests.harness.sink_stories import (
+    INPUT,
+    LATER,
+    TASK,
+    Died,
+    KeyedChanges,
+    apply_changes,
+    changes_table,
+    owner_resolves,
+    schema_json,
+    write_part,
+)
 from tests.longer import LONG
 
 from headrace.spark.sinks import delta, delta_log
@@ -142,22 +153,30 @@ EVENTS = st.lists(
 )
 
 
+# Of a micro-batch: what happens to keys, whether it counts, and whether a roll follows.
+CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
+LAST: tuple[KeyedChanges, bool, bool] = ([("JFK", 1)], True, True)
+BATCHES = st.lists(st.tuples(CHANGES, st.booleans(), st.booleans()), min_size=1, max_size=5)
+
+
 @settings(max_examples=200 if LONG else 8, deadline=None)
-@given(events=EVENTS, batches=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=5))
+@given(events=EVENTS, batches=BATCHES)
 def test_random_histories_against_a_dictionary(tmp_path_factory, events, batches):
     """Each committed batch counts once and in its order; a batch that does not count changes no row."""
     sink, log, rolled = sink_in(tmp_path_factory.mktemp("t")), [], 0
+    committed: list[KeyedChanges] = []
     with pytest.MonkeyPatch.context() as patch:
         merges = Merges(events)
         patch.setattr(DeltaMergeSink, "_append", lambda sink, *roll: merges.append(sink, *roll))
         patch.setattr(DeltaMergeSink, "_sync", lambda *_: None)
         patch.setattr(delta, "PAUSE_S", 0.0)
-        for number, (counts, rolls) in enumerate([*batches, (True, True)]):
-            part = written(sink, number)
+        for number, (changes, counts, rolls) in enumerate([*batches, LAST]):
+            part = write_part(sink, number, changes_table(changes, ARROW))
             if not counts:
                 sink.discard([part])
                 continue
             log.append(part)
+            committed.append(changes)
             sink.commit([part])
             while rolls:
                 try:
@@ -167,8 +186,28 @@ def test_random_histories_against_a_dictionary(tmp_path_factory, events, batches
                 except Died:
                     owner_resolves(sink, log)
             own = {key: n for key, n in rows(sink).items() if not str(key).startswith("stranger")}
-            assert own == expected(int(one.batch[2]) for one in log[:rolled])
+            assert own == apply_changes(committed[:rolled])
     assert sum(str(key).startswith("stranger") for key in rows(sink)) == merges.strangers
+
+
+def test_a_roll_that_deletes_rows_alone_moves_the_positions(tmp_path):
+    """Also where no row has any of its keys: the roll is an entry of the log, and the next one follows it."""
+    sink = sink_in(tmp_path)
+    batches = [[(None, 1), ("EWR", 2)], [("EWR", None), (None, None)], [("X", None)], [("JFK", 3)]]
+    for number, changes in enumerate(batches):
+        sink.commit([write_part(sink, number, changes_table(changes, ARROW))])
+        sink.roll([TASK], LATER)
+        assert rows(sink) == apply_changes(batches[: number + 1])
+        assert DeltaTable(sink.url).transaction_version(f"headrace/g/flights-3/{INPUT}") == 10 * (number + 1)
+
+
+def test_rows_of_a_program_without_deletions_wait_beside_others(tmp_path):
+    """Parts of two programs, of which one has a filter, become two rolls in their order."""
+    sink = sink_in(tmp_path)
+    sink.commit([written(sink, 0)])
+    sink.commit([write_part(sink, 1, changes_table([("EWR", None)], ARROW))])
+    sink.roll([TASK], LATER)
+    assert rows(sink) == {key: n for key, n in expected([0]).items() if key != "EWR"}
 
 
 def test_positions_are_in_the_entry_that_changes_the_rows(tmp_path):

@@ -22,6 +22,9 @@ from tests.harness.sink_stories import (
     LATER,
     TASK,
     Died,
+    KeyedChanges,
+    apply_changes,
+    changes_table,
     check_foreign_journal,
     check_history,
     check_journal_behind_the_table,
@@ -356,22 +359,29 @@ def test_columns_that_a_replaced_row_would_lose_are_refused(tmp_path):
         sink.check()
 
 
+CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
+LAST: tuple[KeyedChanges, bool, bool] = ([(KEYS[0], 1)], True, True)
+KEYED_BATCHES = st.lists(st.tuples(CHANGES, st.booleans(), st.booleans()), min_size=1, max_size=5)
+
+
 @settings(max_examples=100 if LONG else 5, deadline=None)
-@given(events=EVENTS.filter(lambda events: "stranger" not in events), batches=BATCHES)
+@given(events=EVENTS.filter(lambda events: "stranger" not in events), batches=KEYED_BATCHES)
 def test_random_histories_of_replaced_rows(tmp_path_factory, events, batches):
     """Each committed batch counts once and in its order."""
     sink, log = keyed_sink_in(tmp_path_factory.mktemp("t")), []
+    committed: list[KeyedChanges] = []
     with pytest.MonkeyPatch.context() as patch:
         commits = Commits(sink, events)
         patch.setattr(iceberg, "commit_rows", commits.append_rows)
         patch.setattr(SqlCatalog, "commit_table", lambda *change: commits.commit_table(*change))
         patch.setattr(iceberg, "PAUSE_S", 0.0)
-        for number, (counts, rolls) in enumerate([*batches, (True, True)]):
-            part = changed(sink, number)
+        for number, (changes, counts, rolls) in enumerate([*batches, LAST]):
+            part = write_part(sink, number, changes_table(changes, KEYED))
             if not counts:
                 sink.discard([part])
                 continue
             log.append(part)
+            committed.append(changes)
             sink.commit([part])
             while rolls:
                 try:
@@ -380,7 +390,21 @@ def test_random_histories_of_replaced_rows(tmp_path_factory, events, batches):
                 except Died:
                     owner_resolves(sink, log)
             if rolls:
-                assert keyed_rows(sink) == newest(int(one.batch[2]) for one in log)
+                assert keyed_rows(sink) == apply_changes(committed)
+
+
+def test_a_roll_that_deletes_rows_alone_is_a_snapshot(tmp_path):
+    """Also where no row has any of its keys: without a snapshot a commit of an earlier owner would be accepted."""
+    sink = keyed_sink_in(tmp_path)
+    gone = [(key, None) for key in KEYS[:4]]
+    batches = [[(key, at) for at, key in enumerate(KEYS)], gone, gone, [(KEYS[0], 7)]]
+    for number, changes in enumerate(batches):
+        sink.commit([write_part(sink, number, changes_table(changes, KEYED))])
+        before = len(table_of(sink).metadata.snapshots)
+        sink.roll([TASK], LATER)
+        assert keyed_rows(sink) == apply_changes(batches[: number + 1])
+        assert len(table_of(sink).metadata.snapshots) > before
+        assert table_of(sink).properties[f"headrace/g/flights-3/{INPUT}"] == str(10 * (number + 1))
 
 
 def stored_sink_in(directory, s3, **given):

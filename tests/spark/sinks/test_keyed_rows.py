@@ -4,7 +4,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.sinks.keyed_rows import newest_rows, rows_of_other_keys
+from headrace.spark.sinks.interface import DELETED_COLUMN
+from headrace.spark.sinks.keyed_rows import newest_rows, rows_of_other_keys, rows_that_stay
 
 KEYS = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0, 1, None]))
 SCHEMA = pa.schema([("k", pa.string()), ("d", pa.int64()), ("at", pa.int64())])
@@ -21,6 +22,15 @@ def test_the_newest_rows_are_those_of_a_dictionary(keys):
     found = newest_rows(table(keys), ["k", "d"]).to_pylist()
     assert [row["at"] for row in found] == sorted(newest.values())
     assert {(row["k"], row["d"]): row["at"] for row in found} == newest
+
+
+@given(st.lists(st.booleans(), max_size=30))
+def test_rows_that_stay_are_no_deletions(deleted):
+    rows = table([("a", 0)] * len(deleted))
+    assert rows_that_stay(rows) is rows
+    found = rows_that_stay(rows.append_column(DELETED_COLUMN, pa.array(deleted, pa.bool_())))
+    assert found.schema == SCHEMA
+    assert found["at"].to_pylist() == [at for at, is_deleted in enumerate(deleted) if not is_deleted]
 
 
 @given(st.lists(KEYS, max_size=30), st.lists(KEYS, max_size=5))

@@ -10,12 +10,22 @@ from __future__ import annotations
 
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.iceberg import IcebergSink
-from headrace.spark.sinks.interface import RollingSink, Sink, SinkPart, SinkTask, SinkWriter
+from headrace.spark.sinks.interface import (
+    DELETED_COLUMN,
+    DeletingSink,
+    RollingSink,
+    Sink,
+    SinkPart,
+    SinkTask,
+    SinkWriter,
+)
 from headrace.spark.sinks.parquet import ParquetSink
 from headrace.spark.sinks.postgres import PostgresSink
 from headrace.spark.sinks.sqlite import SqliteSink
 
 __all__ = [
+    "DELETED_COLUMN",
+    "DeletingSink",
     "DeltaSink",
     "IcebergSink",
     "ParquetSink",

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.interface import SinkPart, SinkTask
-from headrace.spark.sinks.staged_rows import PART, ROW, Layout, TaskRecord, contradicting_record, quoted
+from headrace.spark.sinks.interface import DELETED_COLUMN, SinkPart, SinkTask
+from headrace.spark.sinks.staged_rows import DELETED, PART, ROW, Layout, TaskRecord, contradicting_record, quoted
 from headrace.spark.sinks.table_facts import TableFacts, fit_columns, refused_table
 
 if TYPE_CHECKING:
@@ -144,6 +144,10 @@ class DatabaseSink(ABC):
     def takes_updates(self) -> bool:
         return bool(self.layout.key)
 
+    @property
+    def takes_deletions(self) -> bool:
+        return self.layout.deletes
+
     # Differences between databases.
 
     @abstractmethod
@@ -205,14 +209,15 @@ class DatabaseSink(ABC):
     def check(self) -> None:
         """Refuse a table that cannot take the rows. Raises SinkError, OSError."""
         with self.connection() as connection:
-            found = self.fitted(connection, self.layout.key)
+            found = self.fitted(connection, self.layout.key, deletes=self.layout.deletes)
         if found != self.layout:
             raise refused_table(self.name, "its columns were changed meanwhile", "start the application again")
 
-    def fitted(self, connection: Connection, key: tuple[str, ...]) -> Layout:
+    def fitted(self, connection: Connection, key: tuple[str, ...], *, deletes: bool) -> Layout:
         """Return how the rows get into the target. Raises SinkError if they do not, or it is gone."""
         self._check_target(connection)
-        return fit_columns(self.name, self._facts(connection), rows_of(self.schema_json), key, self._fit_type)
+        facts, rows = self._facts(connection), rows_of(self.schema_json)
+        return fit_columns(self.name, facts, rows, key, self._fit_type, deletes=deletes)
 
     def writer(self, part: SinkPart, schema: pa.Schema) -> RowWriter:  # noqa: ARG002 the layout has the columns
         return RowWriter(self, part)
@@ -337,7 +342,8 @@ class DatabaseSink(ABC):
     def _add_rows(self, connection: Connection, part: int, layout: Layout) -> None:
         staging = self._beside(layout.staging_table(self.table))
         try:
-            connection.execute(layout.insertion(self._target(), staging, newest_only=self._newest_only), part)
+            for statement in layout.statements(self._target(), staging, newest_only=self._newest_only):
+                connection.execute(statement, part)
         except TimeoutError:
             raise
         except (OSError, ValueError) as error:
@@ -403,6 +409,17 @@ def rows_of(schema_json: str) -> list[tuple[str, str]]:
     return [(one.name, one.dataType.simpleString()) for one in struct_of(schema_json).fields]
 
 
+def _without_values(rows: pa.Table, deleted: pa.ChunkedArray, key: Sequence[str]) -> pa.Table:
+    """Return rows in which deletions have their key alone: no other value of theirs reaches the target."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for at, one in enumerate(rows.schema):
+        if one.name not in key:
+            rows = rows.set_column(at, one, compute.if_else(deleted, pa.scalar(None, one.type), rows[one.name]))
+    return rows
+
+
 class RowWriter:
     """Stages the rows of a part in transactions of a bounded size, the last of which completes it."""
 
@@ -421,10 +438,20 @@ class RowWriter:
         self._stage(is_last=True)
 
     def _checked(self, rows: pa.Table) -> pa.Table:
-        for column in self._sink.layout.columns:
-            if column.is_required and rows.column(column.name).null_count:
+        from pyarrow import compute
+
+        layout = self._sink.layout
+        marks = rows[DELETED_COLUMN] if layout.deletes else None
+        if marks is not None:
+            rows = _without_values(rows.drop_columns([DELETED_COLUMN]), marks, layout.key)
+        for column in layout.columns:
+            values = rows[column.name]
+            if marks is not None and column.name not in layout.key:
+                values = values.filter(compute.invert(marks))
+            if column.is_required and values.null_count:
                 raise ValueError(f'"{column.name}" is null, and {self._sink.name} takes no nulls there')
-        return self._sink._encode(rows)
+        encoded = self._sink._encode(rows)
+        return encoded if marks is None else encoded.append_column(DELETED, marks)
 
     def _stage(self, *, is_last: bool) -> None:
         import pyarrow as pa

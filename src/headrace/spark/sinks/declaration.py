@@ -43,7 +43,7 @@ class SinkRows(Protocol):
 
     @property
     def _drops_rows(self) -> bool:
-        """Whether a filter behind an aggregate decides which keys have a row."""
+        """Whether keys may lose their row, which a filter, a join or an aggregate of a table decides."""
 
     @property
     def columns(self) -> list[str]:
@@ -60,6 +60,9 @@ class SinkRows(Protocol):
     @property
     def _output_modes(self) -> tuple[OutputMode, ...]:
         """The output modes that a sink of these rows may have."""
+
+    def _check_shows_key(self, where: str) -> None:
+        """Refuse rows of a table none of whose columns are its key. Raises TopologyError."""
 
     def _default_key_columns(self) -> tuple[str, ...]:
         """The key of a record where the sink names none."""
@@ -167,7 +170,14 @@ def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], whe
             "def write(frame, batch_id): ..",
             where,
         )
-    _check_expresses_deletions(rows, where)
+    if _deletes(rows):
+        raise refusal(
+            "not-supported-here",
+            "some keys of these rows lose their row again, and foreachBatch has no rows that are gone",
+            "write them with to_topic, to_delta, to_iceberg, to_postgres or to_sqlite; or filter in the function and "
+            "mark rows by a boolean column (withColumn)",
+            where,
+        )
     return ForeachBatchSink(
         function=function,
         name=getattr(function, "__name__", type(function).__name__),
@@ -176,14 +186,9 @@ def foreach_batch_sink(rows: SinkRows, function: Callable[[Any, int], None], whe
     )
 
 
-def _check_expresses_deletions(rows: SinkRows, where: str) -> None:
-    if rows._drops_rows and rows._row_for_row:
-        raise refusal(
-            "not-supported-here",
-            "a row that does not pass the filter any more is deleted, which only the records of a topic can say",
-            "write the rows with to_topic, or filter in the function and mark rows by a boolean column (withColumn)",
-            where,
-        )
+def _deletes(rows: SinkRows) -> bool:
+    """Whether keys of these rows may lose their row."""
+    return rows._drops_rows and rows._row_for_row
 
 
 _NO_DELTA_NAME = re.compile(r"[ ,;{}()\n\t=]")
@@ -373,7 +378,7 @@ def postgres_sink(rows: SinkRows, table: object, *, url: object, name: str | Non
         raise refusal("bad-value", f"{table!r} is no name of a table", '"schema.table", as "public.flights"', where)
     key = _database_key(rows, where)
     with _refused_database(where):
-        sink = postgres.open_sink(url, table, rows.schema.json(), key)
+        sink = postgres.open_sink(url, table, rows.schema.json(), key, deletes=_deletes(rows))
     return table_sink(rows, sink, name, where)
 
 
@@ -387,16 +392,16 @@ def sqlite_sink(rows: SinkRows, path: object, table: object, *, name: str | None
         raise refusal("bad-value", f"{table!r} is no name of a table", '"flights"', where)
     key = _database_key(rows, where)
     with _refused_database(where):
-        sink = sqlite.open_sink(str(Path(path).absolute()), table, rows.schema.json(), key)
+        sink = sqlite.open_sink(str(Path(path).absolute()), table, rows.schema.json(), key, deletes=_deletes(rows))
     return table_sink(rows, sink, name, where)
 
 
 def _database_key(rows: SinkRows, where: str) -> tuple[str, ...]:
     """Return the columns by which rows replace each other; none for rows that are final."""
-    _check_expresses_deletions(rows, where)
     _check_types(rows, where)
     if not rows._row_for_row:
         return ()
+    rows._check_shows_key(where)
     key = rows._default_key_columns()
     missing = [name for name in key if name not in rows.columns]
     if missing:
@@ -534,13 +539,22 @@ def table_sink(rows: SinkRows, sink: Any, name: str | None, where: str) -> Table
             "write them with to_topic, or to a sink that takes updates",
             where,
         )
-    _check_expresses_deletions(rows, where)
+    deletes = _deletes(rows)
+    if deletes and not getattr(sink, "takes_deletions", False):
+        raise refusal(
+            "not-supported-here",
+            f"some keys of these rows lose their row again, and {sink.name} takes no deletions",
+            "write them with to_topic, to_delta, to_iceberg, to_postgres or to_sqlite, or to a sink with "
+            "takes_deletions (headrace.spark.sinks.DeletingSink)",
+            where,
+        )
     _check_types(rows, where)
     return TableSink(
         sink=sink,
         name=name or str(sink.name),
         columns=tuple(rows.columns),
         schema_json=rows.schema.json(),
+        deletes=deletes,
         where=where,
     )
 

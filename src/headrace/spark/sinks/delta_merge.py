@@ -1,4 +1,4 @@
-"""Delta table whose rows replace each other by key: a roll is one MERGE, with its versions in the same commit.
+"""Delta table whose rows replace or delete each other by key: a roll is one MERGE, with its versions in that commit.
 
 delta-rs refuses a MERGE whose handle is older than any commit that added rows, by whichever writer. So neither an
 earlier owner of the task nor another program can come between the rows that were read and the rows that are written;
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.spark.sinks import delta_log
 from headrace.spark.sinks.delta import DeltaSink
 from headrace.spark.sinks.delta_store import DeltaStoreSink
+from headrace.spark.sinks.interface import DELETED_COLUMN
 from headrace.spark.sinks.keyed_rows import newest_rows
 from headrace.spark.sinks.object_store import store_errors
 from headrace.spark.sinks.parquet import row_groups
@@ -38,6 +39,10 @@ class DeltaMergeSink(DeltaStoreSink):
 
     @property
     def takes_updates(self) -> bool:
+        return True
+
+    @property
+    def takes_deletions(self) -> bool:
         return True
 
     # A dataclass with slots is another class than the one that `super()` would find.
@@ -64,8 +69,11 @@ class DeltaMergeSink(DeltaStoreSink):
         from deltalake import CommitProperties, Transaction, WriterProperties
 
         rows = newest_rows(pa.concat_tables([*row_groups(files)]), self.key)
-        values = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names}
+        names = [name for name in rows.column_names if name != DELETED_COLUMN]
+        values = {quoted(name): f"s.{quoted(name)}" for name in names}
+        deleted = f"s.{quoted(DELETED_COLUMN)}" if DELETED_COLUMN in rows.column_names else None
         reached = [Transaction(name, at) for name, at in versions.items()]
+        before = table.version()
         with store_errors(self.name, self.storage_options):
             merge = table.merge(
                 _with_types_of(table, rows),
@@ -75,11 +83,19 @@ class DeltaMergeSink(DeltaStoreSink):
                 writer_properties=WriterProperties(compression=self.compression.upper()),
                 commit_properties=CommitProperties(app_transactions=reached),
             )
-            merge.when_matched_update(values).when_not_matched_insert(values).execute()
+            stays = None if deleted is None else f"NOT {deleted}"
+            if deleted is not None:
+                merge = merge.when_matched_delete(deleted)
+            merge.when_matched_update(values, stays).when_not_matched_insert(values, stays).execute()
+        if table.version() == before:
+            # delta-rs commits no MERGE that changes nothing: one of deletions of keys without a row. The versions have
+            # to move all the same, by the same handle.
+            with store_errors(self.name, self.storage_options):
+                delta_log.add_files(table, (), versions)
 
 
 def _with_types_of(table: DeltaTable, rows: pa.Table) -> pa.Table:
     import pyarrow as pa
 
-    types = {one.name: one.type for one in pa.schema(table.schema().to_arrow())}
+    types = {one.name: one.type for one in pa.schema(table.schema().to_arrow())} | {DELETED_COLUMN: pa.bool_()}
     return rows.cast(pa.schema([(name, types[name]) for name in rows.column_names]))

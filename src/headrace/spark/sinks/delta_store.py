@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.spark.sinks.delta import Commit, DeltaSink
 from headrace.spark.sinks.delta_log import add_missing_columns, check_table
+from headrace.spark.sinks.interface import DELETED_COLUMN
 from headrace.spark.sinks.object_store import store_errors
 from headrace.spark.sinks.parquet import ROWS, row_groups
 from headrace.spark.sinks.parquet_journal import Journal
@@ -93,7 +94,10 @@ class DeltaStoreSink(DeltaSink):
 
         assert journal.roll is not None
         files = [file for batch in journal.roll.batches for file in sorted((directory / batch).rglob(ROWS))]
-        check_table(table, self.name, parquet.read_schema(files[0]), self.table_partitions)
+        columns = parquet.read_schema(files[0])
+        if DELETED_COLUMN in columns.names:
+            columns = columns.remove(columns.get_field_index(DELETED_COLUMN))
+        check_table(table, self.name, columns, self.table_partitions)
         return lambda versions: self._append(table, files, versions)
 
     def _append(self, table: DeltaTable, files: Sequence[Path], versions: Mapping[str, int]) -> None:

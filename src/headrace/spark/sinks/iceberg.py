@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import SinkError
 from headrace.spark.sinks.files import sync_directory, sync_file
 from headrace.spark.sinks.interface import SinkTask
-from headrace.spark.sinks.keyed_rows import newest_rows, rows_of_other_keys
+from headrace.spark.sinks.keyed_rows import newest_rows, rows_of_other_keys, rows_that_stay
 from headrace.spark.sinks.object_store import hide_secrets
 from headrace.spark.sinks.parquet import ROWS, ParquetSink, row_groups
 from headrace.spark.sinks.parquet_journal import CommittedPart, Journal
@@ -63,6 +63,10 @@ class IcebergSink(ParquetSink):
 
     @property
     def takes_updates(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def takes_deletions(self) -> bool:
         return bool(self.key)
 
     def positions(self, task: SinkTask) -> Mapping[str, int]:
@@ -302,7 +306,7 @@ def commit_rows(
 
 
 def replace_rows(table: Table, transaction: Transaction, rows: pa.Table, key: Sequence[str], roll: str) -> None:
-    """Write rows in place of those with the same keys, in the table's transaction.
+    """Write rows in place of those with the same keys, in the table's transaction. Keys of deletions get no row.
 
     pyiceberg compares keys of several columns row by row, and no nulls. So more rows are deleted than are replaced: all
     whose key columns have values, each for itself, that occur in the new rows. The others among them are written again.
@@ -311,10 +315,12 @@ def replace_rows(table: Table, transaction: Transaction, rows: pa.Table, key: Se
 
     superset = _superset(rows, key)
     others = table.scan(row_filter=superset).to_arrow()
-    rows = rows.select(others.schema.names).cast(others.schema)
+    replaced = rows.select(list(key)).cast(pa.schema([others.schema.field(name) for name in key]))
+    rows = rows_that_stay(rows).select(others.schema.names).cast(others.schema)
     if len(others):
-        others = rows_of_other_keys(others, rows, key)
+        others = rows_of_other_keys(others, replaced, key)
         transaction.delete(superset, snapshot_properties={ROLL: roll})
+    # Also without a row: the commit asserts the snapshot, and positions alone would not.
     transaction.append(pa.concat_tables([others, rows]), snapshot_properties={ROLL: roll})
 
 

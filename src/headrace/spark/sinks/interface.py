@@ -15,10 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.spark.topology.nodes import DELETED_COLUMN
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
+__all__ = ["DELETED_COLUMN", "DeletingSink", "RollingSink", "Sink", "SinkPart", "SinkTask", "SinkWriter"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,19 @@ class Sink(Protocol):
 
     def discard(self, parts: Sequence[SinkPart]) -> None:
         """Drop these parts. Idempotent; parts that do not exist or are incomplete are ignored."""
+
+
+class DeletingSink(Sink, Protocol):
+    """A sink that takes updates and deletes rows.
+
+    Rows of a table whose keys may lose their row have a boolean column more, `DELETED_COLUMN`. Where it is true, the
+    key has no row any more, and the other columns have the values of its last one. A key may come several times in a
+    part, and its last row counts. A deletion of a key without a row changes nothing.
+    """
+
+    @property
+    def takes_deletions(self) -> bool:
+        """Whether the sink accepts rows with `DELETED_COLUMN`."""
 
 
 class RollingSink(Sink, Protocol):

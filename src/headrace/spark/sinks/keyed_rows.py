@@ -1,4 +1,4 @@
-"""Rows of which each replaces the previous row of its key. Null is a key like any other. Pure."""
+"""Rows of which each replaces the previous row of its key, or deletes it. Null is a key like any other. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.spark.sinks.interface import DELETED_COLUMN
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["newest_rows", "rows_of_other_keys"]
+__all__ = ["newest_rows", "rows_of_other_keys", "rows_that_stay"]
 
 _AT = "__headrace_at"
 _NEW = "__headrace_new"
@@ -23,6 +25,15 @@ def newest_rows(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     numbered = rows.select(list(key)).append_column(_AT, pa.array(np.arange(len(rows))))
     last = numbered.group_by(list(key)).aggregate([(_AT, "max")])[f"{_AT}_max"]
     return rows.take(last.combine_chunks().sort())
+
+
+def rows_that_stay(rows: pa.Table) -> pa.Table:
+    """Return the rows that are no deletions, without `DELETED_COLUMN`."""
+    from pyarrow import compute
+
+    if DELETED_COLUMN not in rows.column_names:
+        return rows
+    return rows.filter(compute.invert(rows[DELETED_COLUMN])).drop_columns([DELETED_COLUMN])
 
 
 def rows_of_other_keys(rows: pa.Table, replaced: pa.Table, key: Sequence[str]) -> pa.Table:

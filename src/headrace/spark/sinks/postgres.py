@@ -180,7 +180,9 @@ class PostgresConnection:
             raise OSError(errno.ENOSPC if full else errno.EIO, text) from None
 
 
-def open_sink(url: object, table: str, schema_json: str, key: tuple[str, ...] = ()) -> PostgresSink:
+def open_sink(
+    url: object, table: str, schema_json: str, key: tuple[str, ...] = (), *, deletes: bool = False
+) -> PostgresSink:
     """Return the sink for a table that exists, after checking that it can take the rows.
 
     Args:
@@ -188,6 +190,7 @@ def open_sink(url: object, table: str, schema_json: str, key: tuple[str, ...] = 
         table: "schema.table", or "table" in the first schema of the search path that has one.
         schema_json: Columns of the rows (`StructType.json()`).
         key: Columns by which a row replaces an earlier one.
+        deletes: Whether some rows are deletions of their key.
 
     Raises:
         ValueError: if `url` is no URL of a PostgreSQL database, or `table` no name.
@@ -227,7 +230,7 @@ def open_sink(url: object, table: str, schema_json: str, key: tuple[str, ...] = 
             schema_json=schema_json,
             layout=Layout(columns=()),
         )
-        return replace(sink, layout=sink.fitted(connection, key))
+        return replace(sink, layout=sink.fitted(connection, key, deletes=deletes))
     finally:
         connection.close()
 
@@ -288,10 +291,11 @@ def fit_type(kind: str, column: str) -> tuple[str, str] | None:
 
 def read_facts(connection: Connection, target: str) -> TableFacts:
     """Return the facts of a table. `target`: its quoted name."""
-    [(number, kind, durable, rules, secured, inserts, updates, selects, creates, lost)] = connection.execute(
+    [(number, kind, durable, rules, secured, inserts, updates, deletes, selects, creates, lost)] = connection.execute(
         "SELECT c.oid::bigint, c.relkind::text, c.relpersistence::text, c.relhasrules, row_security_active(c.oid), "
         "has_table_privilege(c.oid, 'INSERT'), has_table_privilege(c.oid, 'UPDATE'), "
-        "has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(c.relnamespace, 'CREATE'), "
+        "has_table_privilege(c.oid, 'DELETE'), has_table_privilege(c.oid, 'SELECT'), "
+        "has_schema_privilege(c.relnamespace, 'CREATE'), "
         "c.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = c.oid "
         "AND p.partdefid <> 0) FROM pg_class c WHERE c.oid = to_regclass($1)",
         target,
@@ -314,6 +318,10 @@ def read_facts(connection: Connection, target: str) -> TableFacts:
         (True, f"the constraint {name} may refuse committed rows: {text}", "drop it, or write to another table")
         for name, _, text in constraints
     ]
+    referrers = connection.execute(
+        "SELECT DISTINCT conrelid::regclass::text FROM pg_constraint WHERE confrelid = $1 AND contype = 'f' ORDER BY 1",
+        number,
+    )
     columns = connection.execute(
         "SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), a.attnotnull, "
         "a.atthasdef OR a.attidentity <> '', a.attgenerated <> '' OR a.attidentity = 'a', "
@@ -353,6 +361,8 @@ def read_facts(connection: Connection, target: str) -> TableFacts:
         ),
         obstacles=tuple((why, fix) for applies, why, fix in obstacles if applies),
         may_update=updates and selects,
+        may_delete=deletes and selects,
+        referrers=tuple(name for (name,) in referrers),
     )
 
 

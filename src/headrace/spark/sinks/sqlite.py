@@ -51,6 +51,12 @@ AFFINITIES = {
 }
 
 
+REFERRERS = (
+    "SELECT DISTINCT m.name FROM sqlite_master m, pragma_foreign_key_list(m.name) f "
+    "WHERE m.type = 'table' AND lower(f.\"table\") = lower($1) ORDER BY 1"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqliteSink(DatabaseSink):
     """A table that exists in an SQLite file. `address` is the file's path."""
@@ -147,7 +153,9 @@ def _os_errors(path: str) -> Iterator[None]:
         raise OSError(errno.ENOSPC if full else errno.EIO, f"{path}: {error}") from error
 
 
-def open_sink(path: str, table: str, schema_json: str, key: tuple[str, ...] = ()) -> SqliteSink:
+def open_sink(
+    path: str, table: str, schema_json: str, key: tuple[str, ...] = (), *, deletes: bool = False
+) -> SqliteSink:
     """Return the sink for a table that exists, after checking that it can take the rows.
 
     Args:
@@ -155,6 +163,7 @@ def open_sink(path: str, table: str, schema_json: str, key: tuple[str, ...] = ()
         table: Name of the table.
         schema_json: Columns of the rows (`StructType.json()`).
         key: Columns by which a row replaces an earlier one.
+        deletes: Whether some rows are deletions of their key.
 
     Raises:
         SinkError: if the table cannot take the rows.
@@ -171,7 +180,7 @@ def open_sink(path: str, table: str, schema_json: str, key: tuple[str, ...] = ()
         if not _has_table(connection, table):
             raise _missing(connection, place, table, rows)
         sink = SqliteSink(address=path, place=place, table=table, schema_json=schema_json, layout=Layout(columns=()))
-        return replace(sink, layout=sink.fitted(connection, key))
+        return replace(sink, layout=sink.fitted(connection, key, deletes=deletes))
     finally:
         connection.close()
 
@@ -248,6 +257,7 @@ def read_facts(connection: Connection, table: str) -> TableFacts:
         ),
         unique=tuple(unique),
         obstacles=tuple((why, fix) for applies, why, fix in obstacles if applies),
+        referrers=tuple(name for (name,) in connection.execute(REFERRERS, table)),
     )
 
 

@@ -3,6 +3,9 @@
 A worker stages the rows of a part in a table of the same database. One transaction of the driver copies them to the
 target, deletes them, and moves the positions in the task's record, which it has locked. A part that is staged has
 therefore not been added, with one exception: rows of the same positions that an earlier attempt had staged twice.
+
+Rows that delete others are staged with a mark. The transaction deletes the keys whose newest row is a deletion, and
+inserts the newest rows of the others.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from headrace.errors import SinkError
 from headrace.spark.sinks.interface import SinkPart
 from headrace.spark.sinks.roll_positions import decide, ranges_of
 
-__all__ = ["PART", "ROW", "Column", "Layout", "TaskRecord", "contradicting_record"]
+__all__ = ["DELETED", "PART", "ROW", "Column", "Layout", "TaskRecord", "contradicting_record"]
 
 PART = "headrace_part"
 ROW = "headrace_row"
+DELETED = "headrace_deleted"
+_AGE = "headrace_age"  # 1: the newest row of its key in the part
 NEWEST_BATCHES = 16
 
 
@@ -113,19 +118,26 @@ class Column:
 class Layout:
     """The columns of staged rows. A program with other columns has another staging table.
 
-    `key` has the columns by which a row replaces an earlier one; empty for a table that only grows.
+    `key` has the columns by which a row replaces an earlier one; empty for a table that only grows. With `deletes`,
+    some rows are deletions of their key.
     """
 
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
+    deletes: bool = False
 
     @classmethod
     def from_json(cls, text: str) -> Layout:
         facts = json.loads(text)
-        return cls(columns=tuple(Column(**one) for one in facts["columns"]), key=tuple(facts["key"]))
+        columns = tuple(Column(**one) for one in facts["columns"])
+        return cls(columns=columns, key=tuple(facts["key"]), deletes=facts.get("deletes", False))
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        facts = asdict(self)
+        # The text names the staging table, so that of layouts without deletions must not change.
+        if not self.deletes:
+            del facts["deletes"]
+        return json.dumps(facts, sort_keys=True)
 
     def staging_table(self, target: str) -> str:
         """Return the name of the staging table for rows of this layout."""
@@ -135,7 +147,35 @@ class Layout:
     def staging_columns(self) -> Sequence[str]:
         """Return the definitions of the staging table's columns."""
         order = [f"{ROW} bigint NOT NULL"] if self.key else []
-        return [f"{PART} bigint NOT NULL", *order, *map(_definition, self.columns)]
+        marks = [f"{DELETED} boolean NOT NULL"] if self.deletes else []
+        return [f"{PART} bigint NOT NULL", *order, *map(_definition, self.columns), *marks]
+
+    def statements(self, target: str, staging: str, *, newest_only: bool) -> list[str]:
+        """Return the statements that bring the staged rows of part `$1` into the target, as `insertion`."""
+        inserts = self.insertion(target, staging, newest_only=newest_only)
+        return [self.deletion(target, staging), inserts] if self.deletes else [inserts]
+
+    def deletion(self, target: str, staging: str) -> str:
+        """Return the statement that deletes the keys whose newest row in part `$1` is a deletion."""
+        names = ", ".join(quoted(name) for name in self.key)
+        newest = f"FROM {self._by_age(staging)} WHERE {_AGE} = 1 AND {DELETED}"
+        required = {one.name for one in self.columns if one.is_required}
+        if required.issuperset(self.key):
+            # Both databases find the rows by the index of the key.
+            return f"DELETE FROM {target} WHERE ({names}) IN (SELECT {names} {newest})"
+        # Only PostgreSQL has keys with a null (NULLS NOT DISTINCT). Its IS NOT DISTINCT FROM would pass over the index.
+        equal = [f"t.{name} = s.{name}" for name in map(quoted, self.key)]
+        nulls = [f"(t.{name} IS NULL AND s.{name} IS NULL)" for name in map(quoted, self.key)]
+        pairs = " AND ".join(f"({one} OR {other})" for one, other in zip(equal, nulls, strict=True))
+        return f"DELETE FROM {target} AS t USING (SELECT {names} {newest}) AS s WHERE {pairs}"
+
+    def _by_age(self, staging: str) -> str:
+        """Return part `$1` as a derived table, with the values of the target and `_AGE`."""
+        values = {one.name: f"CAST({quoted(one.name)} AS {one.cast})" for one in self.columns if one.cast}
+        columns = ", ".join(f"{values.get(one.name, quoted(one.name))} AS {quoted(one.name)}" for one in self.columns)
+        key = ", ".join(values.get(name, quoted(name)) for name in self.key)
+        age = f"row_number() OVER (PARTITION BY {key} ORDER BY {ROW} DESC) AS {_AGE}"
+        return f"(SELECT {columns}, {DELETED}, {age} FROM {staging} WHERE {PART} = $1) AS newest"
 
     def insertion(self, target: str, staging: str, *, newest_only: bool) -> str:
         """Return the statement that copies the staged rows of part `$1` to the target.
@@ -153,14 +193,20 @@ class Layout:
         source = f"FROM {staging} WHERE {PART} = $1"
         if not self.key:
             return f"INSERT INTO {target} ({names}) SELECT {values} {source}"
+        if self.deletes:
+            source = f"FROM {self._by_age(staging)} WHERE {_AGE} = 1 AND NOT {DELETED}"
+            return f"INSERT INTO {target} ({names}) SELECT {names} {source} {self._on_conflict()}"
+        key = ", ".join(map(quoted, self.key))
+        select = f"SELECT DISTINCT ON ({key}) {values}" if newest_only else f"SELECT {values}"
+        order = f"ORDER BY {key}, {ROW} DESC" if newest_only else f"ORDER BY {ROW}"
+        return f"INSERT INTO {target} ({names}) {select} {source} {order} {self._on_conflict()}"
+
+    def _on_conflict(self) -> str:
         key = ", ".join(map(quoted, self.key))
         changes = ", ".join(
             f"{quoted(one.name)} = EXCLUDED.{quoted(one.name)}" for one in self.columns if one.name not in self.key
         )
-        select = f"SELECT DISTINCT ON ({key}) {values}" if newest_only else f"SELECT {values}"
-        order = f"ORDER BY {key}, {ROW} DESC" if newest_only else f"ORDER BY {ROW}"
-        action = f"UPDATE SET {changes}" if changes else "NOTHING"
-        return f"INSERT INTO {target} ({names}) {select} {source} {order} ON CONFLICT ({key}) DO {action}"
+        return f"ON CONFLICT ({key}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
 
 
 def _definition(column: Column) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.staged_rows import PART, ROW, Column, Layout
+from headrace.spark.sinks.staged_rows import DELETED, PART, ROW, Column, Layout
 
 __all__ = ["ColumnFacts", "TableFacts", "UniqueIndex", "fit_columns", "missing_table", "refused_table"]
 
@@ -62,12 +62,16 @@ class TableFacts:
         unique: Its unique indexes, the primary key among them.
         obstacles: (reason, fix) of each property that makes it unfit for any rows.
         may_update: Whether the user may replace rows.
+        may_delete: Whether the user may delete rows.
+        referrers: Tables with a foreign key to this one.
     """
 
     columns: tuple[ColumnFacts, ...]
     unique: tuple[UniqueIndex, ...] = ()
     obstacles: tuple[tuple[str, str], ...] = ()
     may_update: bool = True
+    may_delete: bool = True
+    referrers: tuple[str, ...] = ()
 
 
 def fit_columns(
@@ -76,6 +80,8 @@ def fit_columns(
     rows: Sequence[tuple[str, str]],
     key: Sequence[str],
     fit_type: Callable[[str, str], tuple[str, str] | None],
+    *,
+    deletes: bool = False,
 ) -> Layout:
     """Return how rows get into a table.
 
@@ -86,6 +92,7 @@ def fit_columns(
         key: Columns by which a row replaces an earlier one; empty for rows that are added only.
         fit_type: Returns (type of the staging column, type to which it is cast or "") for a Spark type and a type of
             the table; None if a value would change.
+        deletes: Whether some rows are deletions of their key.
 
     Raises:
         SinkError: `sink-refused`, with the reason and the fix.
@@ -95,7 +102,7 @@ def fit_columns(
     known = {one.name: one for one in facts.columns}
     columns: list[Column] = []
     for column, kind in rows:
-        if column in (PART, ROW):
+        if column in (PART, ROW, DELETED):
             raise refused_table(name, f'"{column}" is a name of the staging table', "rename the column")
         if column not in known:
             near = next((one for one in known if one.lower() == column.lower()), None)
@@ -120,8 +127,8 @@ def fit_columns(
             raise refused_table(
                 name, f'the column "{one.name}" is NOT NULL, and the rows lack it', "give it a default, or write it"
             )
-    if key and not facts.may_update:
-        raise refused_table(name, "the user may not replace rows", "GRANT UPDATE, SELECT ON the table TO the user")
+    if key:
+        _check_changes(name, facts, deletes=deletes)
     own = _own_index(name, facts.unique, key)
     _check_other_indexes(name, (one for one in facts.unique if one is not own), given)
     for column in key:
@@ -133,7 +140,7 @@ def fit_columns(
             )
     needs_values = set(key) if own is not None and not own.nulls_are_equal else set()
     columns = [replace(one, is_required=one.is_required or one.name in needs_values) for one in columns]
-    return Layout(columns=tuple(columns), key=tuple(key))
+    return Layout(columns=tuple(columns), key=tuple(key), deletes=deletes)
 
 
 def refused_table(name: str, why: str, fix: str) -> SinkError:
@@ -152,6 +159,19 @@ def missing_table(place: str, table: str, similar: str | None, columns: str) -> 
     """
     fix = f"Write {similar}, as the database does." if similar else f"Create it: CREATE TABLE {table} ({columns})."
     return SinkError("sink-refused", f"{place} has no table {table}", fix, sink=f"{place}/{table}")
+
+
+def _check_changes(name: str, facts: TableFacts, *, deletes: bool) -> None:
+    if not facts.may_update:
+        raise refused_table(name, "the user may not replace rows", "GRANT UPDATE, SELECT ON the table TO the user")
+    if deletes and not facts.may_delete:
+        raise refused_table(name, "the user may not delete rows", "GRANT DELETE, SELECT ON the table TO the user")
+    if deletes and facts.referrers:
+        raise refused_table(
+            name,
+            f"some rows delete others, and a foreign key of {facts.referrers[0]} may refuse it",
+            "drop that foreign key, or write to another table",
+        )
 
 
 def _own_index(name: str, unique: Iterable[UniqueIndex], key: Sequence[str]) -> UniqueIndex | None:

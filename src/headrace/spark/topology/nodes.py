@@ -895,6 +895,7 @@ class TableSink:
     name: str
     columns: tuple[str, ...]
     schema_json: str  # StructType of the columns
+    deletes: bool = False  # whether keys may lose their row: the sink gets `DELETED_COLUMN` as well
     where: str = ""
 
 

@@ -20,8 +20,9 @@ from headrace.errors import SinkError
 from headrace.spark.runtime.batches.fetch_stage import input_name
 from headrace.spark.runtime.batches.plan import MicroBatchPlan, TaskPlan
 from headrace.spark.runtime.batches.stages import Operator, StageContext, fitted
+from headrace.spark.runtime.operators.change_rows import ChangeRows, Mask, upserts
 from headrace.spark.sinks.interface import SinkPart, SinkTask, SinkWriter
-from headrace.spark.topology.nodes import TASK_COLUMN, TableSink
+from headrace.spark.topology.nodes import DELETED_COLUMN, OLD_COLUMN, TASK_COLUMN, TableSink
 
 if TYPE_CHECKING:
     from headrace.spark.runtime.stores.store import BatchKey
@@ -82,10 +83,25 @@ class _TableSink:
 
         self._sink, self._context = sink, context
         self._schema = arrow_schema(struct_of(sink.schema_json))
+        if sink.deletes:
+            self._schema = self._schema.append(pa.field(DELETED_COLUMN, pa.bool_()))
+        self._changes = ChangeRows()  # where rows are changes: which of them belong together
         self._tasks = {task.partition: task for task in context.slot.tasks}
         self._writers: dict[int, SinkWriter] = {}
 
     def push(self, table: pa.Table) -> Iterable[pa.Table]:
+        if OLD_COLUMN in table.column_names:
+            self._push_changes(self._changes.add(table))
+        else:
+            self._push_rows(table)
+        return ()
+
+    def _push_changes(self, changes: tuple[pa.Table, Mask, Mask]) -> None:
+        rows = upserts(*changes)
+        if rows.num_rows:
+            self._push_rows(rows)
+
+    def _push_rows(self, table: pa.Table) -> None:
         started = time.perf_counter()
         tasks = table.column(TASK_COLUMN).to_numpy()
         rows = fitted(table.select(self._schema.names), self._schema)
@@ -96,9 +112,10 @@ class _TableSink:
                 mine = tasks == partition
                 self._write(task, rows if mine.all() else rows.filter(pa.array(mine)))
         self._context.timed("table", started)
-        return ()
 
     def finish(self) -> Iterable[pa.Table]:
+        if (rest := self._changes.rest()) is not None:
+            self._push_changes(rest)
         started = time.perf_counter()
         with refused_by(self._sink, "rows were written"), _name_too_long_is_a_bad_value():
             for writer in self._writers.values():
