@@ -107,6 +107,8 @@ def test_a_wrong_type(case):
     if parameter in THEIR_OWN or (name, parameter) in {
         ("to_topic", "value"),
         ("stream", "value"),
+        ("to_topic", "key_format"),
+        ("stream", "key_format"),
         ("join", "other"),
         ("joinAsOf", "other"),
         ("unionByName", "other"),
