@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import functions as F
 
 from headrace import DeadLetter, JsonSchema, SchemaRegistry
 from headrace.errors import HeadraceError, TopologyError
+from headrace.testing import TopologyTest
 
 pytestmark = [pytest.mark.spark, pytest.mark.interop]
 
@@ -110,3 +111,26 @@ def test_refusals_at_the_users_line(make_app: Any, registry: Any) -> None:
             "out",
             value=JsonSchema(schema='{"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}'),
         )
+
+
+def test_schemas_that_refer_to_other_subjects(make_app: Any, registry: Any) -> None:
+    money = {"type": "object", "properties": {"cents": {"type": "integer"}, "of": {"$ref": "#/definitions/code"}}}
+    money["definitions"] = {"code": {"type": "string"}}
+    item = {"type": "object", "properties": {"price": {"$ref": "money.json"}}}
+    bill = {"type": "object", "properties": {"items": {"type": "array", "items": {"$ref": "item.json"}}}}
+    with SchemaRegistryClient({"url": registry.url}) as client:
+        client.register_schema("money", Schema(json.dumps(money), "JSON"))
+        of_item = [SchemaReference("money.json", "money", 1)]
+        client.register_schema("item", Schema(json.dumps(item), "JSON", of_item))
+        of_bill = Schema(json.dumps(bill), "JSON", [SchemaReference("item.json", "item", 1)])
+        client.register_schema("bills-value", of_bill)
+        write = JSONSerializer(of_bill, client)
+        rows = {"items": [{"price": {"cents": 5, "of": "EUR"}}]}
+        value = write(rows, SerializationContext("bills", MessageField.VALUE))
+    app = make_app("bills")
+    bills = app.stream("bills", value=JsonSchema(registry=SchemaRegistry(registry.url)))
+    assert dict(bills.dtypes) == {"items": "array<struct<price:struct<cents:bigint,of:string>>>"}
+    bills.select(F.col("items")[0].price.cents.alias("cents")).to_topic("cents")
+    with TopologyTest(app) as test:
+        test.push("bills", [value])
+        assert test.read("cents") == [{"cents": 5}]

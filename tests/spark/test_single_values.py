@@ -67,6 +67,23 @@ def test_fractions_are_no_declared_key(make_offline_app: Any) -> None:
     assert "repartition" in app.describe()
 
 
+def test_keys_of_deleted_rows_are_written_in_their_format(make_offline_app: Any) -> None:
+    app = make_offline_app("deleted")
+    visits = app.stream("visits", schema="user string, page int, n int")
+    newest = visits.groupBy("user").agg(F.max_by("page", "n").alias("page"))
+    pages = newest.groupBy("page").agg(F.count("*").alias("users"), name="pages")
+    pages.to_topic("pages", key_format="integer", value="long")
+    rare = visits.groupBy("page").agg(F.count("*").alias("visits"), name="rare").where("visits < 2")
+    rare.to_topic("rare", key_format="integer", value="long")
+    with TopologyTest(app) as test:
+        test.push("visits", [{"user": "a", "page": 1, "n": 1}, {"user": "b", "page": 2, "n": 1}])
+        assert test.table("pages") == {1: 1, 2: 1} == test.table("rare")
+        test.push("visits", [{"user": "a", "page": 2, "n": 2}])
+        assert (test.table("pages"), test.table("rare")) == ({2: 2}, {1: 1})
+        deleted = {(each.key, each.value) for name in ("pages", "rare") for each in test.records(name)[-2:]}
+        assert {(struct.pack(">i", 1), None), (struct.pack(">i", 2), None)} <= deleted
+
+
 REFUSED = {
     "key_format='int' is not a format of keys; did you mean 'integer'?": lambda app, s: app.stream(
         "a", value="long", key_format="int"
@@ -86,9 +103,6 @@ REFUSED = {
         "d", key="key", value="uuid"
     ),
     'value="long" writes one column besides the key': lambda app, s: s.to_topic("b", value="long"),
-    "key_format= behind a filter of a table": lambda app, s: (
-        s.groupBy("key").count().where("count > 1").to_topic("b", key_format="long")
-    ),
 }
 
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import ConfigError
 from headrace.formats import JsonSchema, SchemaRegistry
-from headrace.spark.formats import json_schema
+from headrace.spark.formats import record_values
 from headrace.spark.formats.json_schema import decode_json_schema, encode_json_schema, sink_json_schema
 from headrace.spark.formats.schema_registry import RegisteredSchema, UnknownSchema
 from headrace.spark.formats.value_parts import NotOfSchema
@@ -123,7 +123,7 @@ def test_headers_are_judged_value_by_value(monkeypatch: pytest.MonkeyPatch) -> N
             raise UnknownSchema(f"no schema with the id {schema_id}")
         return RegisteredSchema("{}")
 
-    monkeypatch.setattr(json_schema, "schema_of_id", schema_of_id)
+    monkeypatch.setattr(record_values, "schema_of_id", schema_of_id)
     serde = replace(schema_of(n={"type": "integer"}), registry=SchemaRegistry("http://localhost:1"))
     known, unknown = b"\0\0\0\0\x07", b"\0\0\0\0\x09"
     values = [

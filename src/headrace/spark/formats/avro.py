@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from headrace.array_types import BoolArray, ByteArray, Int64Array
+from headrace.array_types import Int64Array
 from headrace.formats import Avro
 from headrace.spark.formats.arrow_buffers import bytes_of
 from headrace.spark.formats.avro_decoding import avro_reader
@@ -25,10 +25,11 @@ from headrace.spark.formats.record_values import (
     bad_rows,
     header_of,
     in_order,
-    schema_ids,
+    rows_by_schema,
     schema_of_source,
+    with_subject,
 )
-from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
+from headrace.spark.formats.schema_registry import registered_id
 from headrace.spark.unsupported import refusal
 
 __all__ = [
@@ -94,9 +95,7 @@ def sink_avro(avro: Avro, topic: str, columns: StructType, where: str) -> Avro:
             "rename or cast the column, select fewer columns, or give another schema: Avro(.., schema=..)",
             where,
         ) from None
-    if avro.registry is None:
-        return replace(avro, schema=text)
-    return replace(avro, schema=text, subject=avro.subject or f"{topic}-value")
+    return with_subject(replace(avro, schema=text), topic)
 
 
 def avro_columns(avro: Avro) -> StructType:
@@ -203,7 +202,8 @@ def decode_avro(
     if avro.registry is None:
         groups.append((avro.schema, np.flatnonzero(there)))
     else:
-        groups = _by_writer(avro, data, starts, ends, there, reasons)
+        found = rows_by_schema(avro.registry, "AVRO", data, starts, ends, np.flatnonzero(there), reasons)
+        groups = [(schema.text, rows) for schema, rows in found]
         starts = starts + HEADER_BYTES
     pieces, order = [], []
     # One compiled run per writer's schema. A topic has few of them at a time; rows return to their places at the end.
@@ -224,23 +224,6 @@ def decode_avro(
         pieces = [avro_reader(schema, schema).read(np.zeros(0, np.uint8), nothing, nothing, wanted)[0]]
         order = [nothing]
     return in_order(pieces, order, len(values)), bad_rows(values, reasons)
-
-
-def _by_writer(
-    avro: Avro, data: ByteArray, starts: Int64Array, ends: Int64Array, there: BoolArray, reasons: dict[int, str]
-) -> list[tuple[str, Int64Array]]:
-    """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one."""
-    assert avro.registry is not None
-    rows, ids, others = schema_ids(data, starts, ends, np.flatnonzero(there))
-    reasons |= dict.fromkeys(others.tolist(), "it does not begin with a zero byte and the id of a schema")
-    groups = []
-    for schema_id in np.unique(ids).tolist():
-        chosen = rows[ids == schema_id]
-        try:
-            groups.append((schema_of_id(avro.registry, schema_id).text, chosen))
-        except UnknownSchema as error:
-            reasons |= dict.fromkeys(chosen.tolist(), str(error))
-    return groups
 
 
 def encode_avro(batch: pa.RecordBatch, columns: Sequence[str], avro: Avro) -> pa.Array:

@@ -24,11 +24,13 @@ from headrace.spark.formats.json_schema_types import (
 from headrace.spark.formats.json_values import BadRow
 from headrace.spark.formats.record_values import (
     HEADER_BYTES,
+    NO_HEADER,
     bad_rows,
     header_of,
     in_order,
-    schema_ids,
+    rows_by_schema,
     schema_of_source,
+    with_subject,
     without_header,
 )
 from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
@@ -43,8 +45,6 @@ __all__ = [
     "source_json_schema",
     "why_no_text",
 ]
-
-_NO_HEADER = "it does not begin with a zero byte and the id of a schema"
 
 
 def source_json_schema(serde: JsonSchema, topics: Sequence[str], where: str) -> tuple[JsonSchema, StructType]:
@@ -88,9 +88,7 @@ def sink_json_schema(serde: JsonSchema, topic: str, columns: StructType, where: 
             "rename or cast the column, select fewer columns, or give another schema: JsonSchema(.., schema=..)",
             where,
         ) from None
-    if serde.registry is None:
-        return replace(serde, schema=text)
-    return replace(serde, schema=text, subject=serde.subject or f"{topic}-value")
+    return with_subject(replace(serde, schema=text), topic)
 
 
 def json_schema_columns(serde: JsonSchema) -> StructType:
@@ -124,16 +122,10 @@ def decode_json_schema(
     data, offsets = bytes_of(values)
     starts, ends = offsets[:-1].astype(np.int64), offsets[1:].astype(np.int64)
     there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    rows, ids, others = schema_ids(data, starts, ends, there)
-    reasons = dict.fromkeys(others.tolist(), _NO_HEADER)
-    kept = np.ones(len(rows), np.bool_)
-    for schema_id in np.unique(ids).tolist():
-        try:
-            schema_of_id(serde.registry, schema_id, "JSON")
-        except UnknownSchema as error:
-            kept &= ids != schema_id
-            reasons |= dict.fromkeys(rows[ids == schema_id].tolist(), str(error))
-    rows = rows[kept]
+    reasons: dict[int, str] = {}
+    groups = rows_by_schema(serde.registry, "JSON", data, starts, ends, there, reasons)
+    # Readable values are decoded together, in their order: properties have names.
+    rows = np.sort(np.concatenate([there[:0], *(rows for _, rows in groups)]))
     texts = pc.binary_slice(values.take(pa.array(rows)), HEADER_BYTES)
     batch, bad = decode_json(texts, columns, zone_name, wanted)
     reasons |= {int(rows[one.index]): one.reason for one in bad}
@@ -150,7 +142,7 @@ def why_no_text(value: bytes, serde: JsonSchema) -> str | None:
     except UnknownSchema as error:
         return str(error)
     except ValueError:
-        return _NO_HEADER
+        return NO_HEADER
     return None
 
 

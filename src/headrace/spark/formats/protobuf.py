@@ -35,6 +35,7 @@ from headrace.spark.formats.record_values import (
     in_order,
     schema_ids,
     schema_of_source,
+    with_subject,
 )
 from headrace.spark.formats.schema_registry import UnknownSchema, registered_id, schema_of_id
 from headrace.spark.unsupported import refusal
@@ -104,9 +105,7 @@ def sink_protobuf(protobuf: Protobuf, topic: str, columns: StructType, where: st
             "rename or cast the column, select fewer columns, or give another schema: Protobuf(.., schema=..)",
             where,
         ) from None
-    if protobuf.registry is None:
-        return protobuf
-    return replace(protobuf, subject=protobuf.subject or f"{topic}-value")
+    return with_subject(protobuf, topic)
 
 
 def protobuf_columns(protobuf: Protobuf) -> StructType:

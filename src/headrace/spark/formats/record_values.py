@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.errors import HeadraceError
-from headrace.formats import Avro, JsonSchema, Protobuf
+from headrace.formats import Avro, JsonSchema, Protobuf, SchemaRegistry
 from headrace.spark.formats.json_values import EXCERPT_LENGTH, BadRow
-from headrace.spark.formats.schema_registry import RegisteredSchema, SchemaKind, UnknownSchema, latest_schema
+from headrace.spark.formats.schema_registry import (
+    RegisteredSchema,
+    SchemaKind,
+    UnknownSchema,
+    latest_schema,
+    schema_of_id,
+)
 from headrace.spark.unsupported import refusal
 
-__all__ = ["HEADER_BYTES", "bad_rows", "header_of", "in_order", "schema_ids", "schema_of_source", "without_header"]
+__all__ = [
+    "HEADER_BYTES",
+    "NO_HEADER",
+    "bad_rows",
+    "header_of",
+    "in_order",
+    "rows_by_schema",
+    "schema_ids",
+    "schema_of_source",
+    "with_subject",
+    "without_header",
+]
+
+Format = TypeVar("Format", bound=Avro | JsonSchema | Protobuf)
 
 _MAGIC: Final = 0  # the first byte of each value
 HEADER_BYTES: Final = 5  # that byte, then the schema's id, high byte first
+NO_HEADER: Final = "it does not begin with a zero byte and the id of a schema"
 
 
 def schema_of_source(
@@ -82,6 +103,48 @@ def schema_ids(
     for i in range(1, HEADER_BYTES):
         ids = ids << 8 | data[starts[found] + i]
     return found, ids, rows[~framed]
+
+
+def rows_by_schema(
+    registry: SchemaRegistry,
+    kind: SchemaKind,
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    reasons: dict[int, str],
+) -> list[tuple[RegisteredSchema, NDArray[np.int64]]]:
+    """Return (writer's schema, rows) for each schema id; `reasons` gets the rows without a usable one.
+
+    Args:
+        registry: The registry.
+        kind: What kind of schemas is expected.
+        data: The bytes of all values.
+        starts: Where each value begins.
+        ends: Where each value ends.
+        rows: Which values to look at.
+        reasons: Why values do not decode, by row.
+
+    Raises:
+        HeadraceError: if the registry cannot be reached.
+    """
+    found, ids, others = schema_ids(data, starts, ends, rows)
+    reasons |= dict.fromkeys(others.tolist(), NO_HEADER)
+    groups = []
+    for schema_id in np.unique(ids).tolist():
+        chosen = found[ids == schema_id]
+        try:
+            groups.append((schema_of_id(registry, schema_id, kind), chosen))
+        except UnknownSchema as error:
+            reasons |= dict.fromkeys(chosen.tolist(), str(error))
+    return groups
+
+
+def with_subject(serde: Format, topic: str, part: Literal["key", "value"] = "value") -> Format:
+    """Return a sink's format with the subject of its schema, where it has a registry."""
+    if serde.registry is None:
+        return serde
+    return replace(serde, subject=serde.subject or f"{topic}-{part}")
 
 
 def in_order(pieces: Sequence[pa.RecordBatch], rows: Sequence[NDArray[np.int64]], count: int) -> pa.RecordBatch:

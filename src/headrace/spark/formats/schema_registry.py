@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from headrace.errors import CannotConnect, HeadraceError
 from headrace.formats import Avro, JsonSchema, Protobuf, SchemaRegistry
+from headrace.spark.formats.json_schema_references import bundle_references
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -51,7 +52,7 @@ class RegisteredSchema:
     """A schema of a registry.
 
     Attributes:
-        text: JSON of Avro with all that it refers to written into it, a JSON Schema, or a `.proto` file.
+        text: JSON of Avro or a JSON Schema with all that it refers to written into it, or a `.proto` file.
         imports: (name, text) of the files that a `.proto` file imports, but for Google's own.
     """
 
@@ -288,10 +289,12 @@ def _registered(url: str, client: SchemaRegistryClient, found: Any, kind: Schema
     """Return a schema with the schemas that it refers to."""
     if found.schema_type != kind:
         raise UnknownSchema(f"{what} of the registry {url} is {found.schema_type}, not {_KIND_NAMES[kind]}")
-    if not found.references or kind == "JSON":  # a reference to another document is refused when columns are made
+    if not found.references:
         return RegisteredSchema(str(found.schema_str))
     definitions: dict[str, str] = {}
     _gather(url, client, found, definitions)
+    if kind == "JSON":
+        return RegisteredSchema(bundle_references(str(found.schema_str), definitions))
     if kind == "PROTOBUF":
         return RegisteredSchema(str(found.schema_str), tuple(sorted(definitions.items())))
     parsed = {name: json.loads(text) for name, text in definitions.items()}

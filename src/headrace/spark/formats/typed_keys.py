@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from pyspark.sql.types import StructField, StructType
 
 from headrace.formats import Avro
+from headrace.spark.formats.record_values import with_subject
 from headrace.spark.formats.scalars import SCALARS
 from headrace.spark.formats.schemas import check_schema
 from headrace.spark.formats.serdes import Serde, check_packages, serde_name, sink_serde, source_serde
@@ -78,7 +78,7 @@ def source_key(
 def _read_schema(serde: Serde, column: str, topics: Sequence[str], where: str) -> tuple[Serde, StructField]:
     """Return (a format with the schema that it reads with, the column of the keys)."""
     if serde.registry is not None and serde.schema is None and serde.subject is None and len(topics) == 1:
-        serde = replace(serde, subject=f"{topics[0]}-key")
+        serde = with_subject(serde, topics[0], "key")
     if isinstance(serde, Avro):
         from headrace.spark.formats.avro import source_avro_key
 
@@ -108,9 +108,7 @@ def sink_key(
     if isinstance(key_format, str):
         return _single_key(key_format, columns, rows, is_table=is_table, where=where)
     key = StructType([rows[name] for name in columns])
-    serde = key_format
-    if serde.registry is not None:
-        serde = replace(serde, subject=serde.subject or f"{topic}-key")
+    serde = with_subject(key_format, topic, "key")
     [first, *others] = key.fields
     is_struct = isinstance(first.dataType, StructType) and not others
     if isinstance(serde, Avro):

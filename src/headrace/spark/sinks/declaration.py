@@ -593,13 +593,6 @@ def _typed_key(
 ) -> TypedKey:
     """Return the key of a sink that names a format for keys."""
     is_table = bool(rows._default_key_columns())
-    if rows._drops_rows and is_table:
-        raise refusal(
-            "not-supported-here",
-            "key_format= behind a filter of a table is not supported yet: a deleted row has no column to write",
-            "filter the rows in front of groupBy, or leave key_format= out",
-            where,
-        )
     if key is None and not is_table:
         raise refusal(
             "bad-value",

@@ -23,6 +23,7 @@ from headrace.errors import TopologyError
 from headrace.spark.formats import encode_value_json, value_schema_json
 from headrace.spark.formats.arrow_types import arrow_schema
 from headrace.spark.formats.record_keys import decode_keys, encode_keys
+from headrace.spark.formats.record_values import with_subject
 from headrace.spark.formats.scalars import SCALARS, decode_scalars, encode_scalars
 from headrace.spark.formats.schemas import struct_of
 from headrace.spark.formats.serdes import decode_values, encode_values, serde_columns, sink_serde
@@ -114,9 +115,7 @@ def _key_bytes_of(value: object, typed: TypedKey, kind: pa.DataType, source: Top
     """Return a value in the format of a source's keys."""
     if typed.serde is None:
         return _scalar_bytes(value, typed.format)
-    serde = typed.serde
-    if serde.registry is not None and serde.subject is None:
-        serde = replace(serde, subject=f"{source.topics[0]}-key")
+    serde = with_subject(typed.serde, source.topics[0], "key")
     try:
         batch = pa.RecordBatch.from_arrays([pa.array([value], kind)], names=[typed.column])
         [found] = encode_keys(batch, replace(typed, serde=serde)).to_pylist()
