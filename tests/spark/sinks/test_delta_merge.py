@@ -155,7 +155,7 @@ EVENTS = st.lists(
 
 # Of a micro-batch: what happens to keys, whether it counts, and whether a roll follows.
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
-LAST: tuple[KeyedChanges, bool, bool] = ([("JFK", 1)], True, True)
+LAST = ([("JFK", 1)], True, True)
 BATCHES = st.lists(st.tuples(CHANGES, st.booleans(), st.booleans()), min_size=1, max_size=5)
 
 
@@ -193,7 +193,7 @@ def test_random_histories_against_a_dictionary(tmp_path_factory, events, batches
 def test_a_roll_that_deletes_rows_alone_moves_the_positions(tmp_path):
     """Also where no row has any of its keys: the roll is an entry of the log, and the next one follows it."""
     sink = sink_in(tmp_path)
-    batches = [[(None, 1), ("EWR", 2)], [("EWR", None), (None, None)], [("X", None)], [("JFK", 3)]]
+    batches: list[KeyedChanges] = [[(None, 1), ("EWR", 2)], [("EWR", None), (None, None)], [("X", None)], [("JFK", 3)]]
     for number, changes in enumerate(batches):
         sink.commit([write_part(sink, number, changes_table(changes, ARROW))])
         sink.roll([TASK], LATER)

@@ -360,7 +360,7 @@ def test_columns_that_a_replaced_row_would_lose_are_refused(tmp_path):
 
 
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
-LAST: tuple[KeyedChanges, bool, bool] = ([(KEYS[0], 1)], True, True)
+LAST = ([(KEYS[0], 1)], True, True)
 KEYED_BATCHES = st.lists(st.tuples(CHANGES, st.booleans(), st.booleans()), min_size=1, max_size=5)
 
 
@@ -397,7 +397,7 @@ def test_a_roll_that_deletes_rows_alone_is_a_snapshot(tmp_path):
     """Also where no row has any of its keys: without a snapshot a commit of an earlier owner would be accepted."""
     sink = keyed_sink_in(tmp_path)
     gone = [(key, None) for key in KEYS[:4]]
-    batches = [[(key, at) for at, key in enumerate(KEYS)], gone, gone, [(KEYS[0], 7)]]
+    batches: list[KeyedChanges] = [[(key, at) for at, key in enumerate(KEYS)], gone, gone, [(KEYS[0], 7)]]
     for number, changes in enumerate(batches):
         sink.commit([write_part(sink, number, changes_table(changes, KEYED))])
         before = len(table_of(sink).metadata.snapshots)

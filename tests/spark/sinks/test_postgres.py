@@ -2,8 +2,8 @@
 
 import datetime as dt
 import itertools
+import re
 import signal
-import threading
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +13,8 @@ from tests.harness.postgres_server import PASSWORD, USER
 from tests.harness.sink_stories import TASK, schema_json, write_alone, write_part
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.database import idle_connections
+from headrace.spark.sinks.database import LockTimeoutError, idle_connections
+from headrace.spark.sinks.interface import DELETED_COLUMN
 from headrace.spark.sinks.postgres import PostgresConnection, check_url, fit_type, open_sink, without_password
 
 NAMES = itertools.count()
@@ -249,16 +250,16 @@ def test_commits_are_durable_where_the_server_does_not_wait_for_its_disk(server,
         )
         connection.execute("SET synchronous_commit = off")
         connection.begin()
-        assert connection.execute(query) == [("on", "1min")]
+        assert connection.execute(query) == [("on", "30s")]
         connection.execute("COMMIT")
         connection.execute("SET synchronous_commit = remote_apply")
         connection.begin()
-        assert connection.execute(query) == [("remote_apply", "1min")]
+        assert connection.execute(query) == [("remote_apply", "30s")]
 
 
 @pytest.mark.slow
 def test_the_limit_for_locks_is_the_one_of_the_url_if_there_is_one(server):
-    for more, limit in (("", "90s"), ("?options=-c%20lock_timeout%3D300s", "5min")):
+    for more, limit in (("", "45s"), ("?options=-c%20lock_timeout%3D300s", "5min")):
         connection = PostgresConnection(server.url(more=more))
         try:
             connection.begin()
@@ -280,12 +281,16 @@ def test_rows_behind_a_lock_on_the_table_are_added_once_when_it_ends(server, sch
     with server.connection() as other:
         other.begin()
         other.execute(f"LOCK TABLE {schema}.t IN ACCESS EXCLUSIVE MODE")
-        # Every step is over before the limit of the session that holds the lock.
-        with pytest.raises(TimeoutError, match=r"another session holds a lock on .*3 attempts\). End its transaction"):
+        # It is over before the limit of the session that holds the lock.
+        with pytest.raises(LockTimeoutError, match=r"another session holds a lock on .* End its transaction") as raised:
             sink.commit([part])
-        assert [one.levelname for one in caplog.records] == ["WARNING", "WARNING"]
-        assert PASSWORD not in caplog.text
-        # The failed transactions hold nothing: the next owner of the task finds the part.
+        [(pid,)] = other.execute("SELECT pg_backend_pid()::bigint")
+        shown = (
+            rf": process {pid} \(user \w+, application \"headrace\", idle in transaction, \d+ s in its transaction\) "
+        )
+        assert re.search(shown, str(raised.value)), raised.value
+        assert PASSWORD not in caplog.text + str(raised.value)
+        # The failed transaction holds nothing: the next owner of the task finds the part.
         assert [one.batch for one in sink.pending(TASK)] == [part.batch]
         other.execute("COMMIT")
     sink.commit([part])
@@ -295,22 +300,23 @@ def test_rows_behind_a_lock_on_the_table_are_added_once_when_it_ends(server, sch
 
 
 @pytest.mark.slow
-def test_a_lock_that_ends_meanwhile_costs_an_attempt(server, schema):
-    run(server, f"CREATE TABLE {schema}.t (n bigint)")
-    sink = open_sink(server.url(more="?options=-c%20lock_timeout%3D2s"), f"{schema}.t", schema_json([("n", "long")]))
+def test_a_row_that_another_session_has_changed_names_it(server, schema):
+    run(server, f"CREATE TABLE {schema}.t (k text PRIMARY KEY, n bigint)")
+    url = server.url(more="?options=-c%20lock_timeout%3D100ms")
+    sink = open_sink(url, f"{schema}.t", schema_json([("k", "string"), ("n", "long")]), ("k",), deletes=True)
     assert sink.pending(TASK) == []
-    part = write_part(sink, 0, pa.table({"n": [1]}))
+    run(server, f"INSERT INTO {schema}.t VALUES ('a', 1)")
+    gone = pa.table({"k": ["a"], "n": [1], DELETED_COLUMN: [True]})
+    part = write_part(sink, 0, gone)
     with server.connection() as other:
         other.begin()
-        other.execute(f"LOCK TABLE {schema}.t IN ACCESS EXCLUSIVE MODE")
-        failed = threading.Event()
-        release = threading.Thread(target=lambda: (failed.wait(30), other.execute("COMMIT")))
-        release.start()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("headrace.spark.sinks.database.log.warning", lambda *_: failed.set())
+        other.execute(f"UPDATE {schema}.t SET n = 2")
+        [(pid,)] = other.execute("SELECT pg_backend_pid()::bigint")
+        with pytest.raises(LockTimeoutError, match=f"process {pid} "):
             sink.commit([part])
-        release.join()
-    assert run(server, f"SELECT n FROM {schema}.t") == [(1,)]
+        other.execute("COMMIT")
+    sink.commit([part])
+    assert run(server, f"SELECT * FROM {schema}.t") == []
 
 
 @pytest.mark.slow

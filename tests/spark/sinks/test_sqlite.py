@@ -13,6 +13,7 @@ from tests.harness.sink_stories import TASK, schema_json, write_alone, write_par
 
 from headrace.errors import SinkError
 from headrace.spark.sinks import sqlite
+from headrace.spark.sinks.database import LockTimeoutError
 from headrace.spark.sinks.sqlite import affinity_of, fit_type, open_sink
 
 UTC = dt.UTC
@@ -180,7 +181,7 @@ def test_a_file_that_another_program_has_locked(path, monkeypatch):
     assert sink.pending(TASK) == []
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(OSError, match="database is locked"):
+        with pytest.raises(LockTimeoutError, match="database is locked"):
             write_part(sink, 0, pa.table({"n": [1]}))
     write_alone(sink, 0, pa.table({"n": [1]}))
     assert run(path, "SELECT n FROM t") == [(1,)]
