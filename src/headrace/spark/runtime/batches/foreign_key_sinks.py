@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from headrace.spark.arrow_types import schema_of
 from headrace.spark.runtime.batches.sink_stage import (
+    ChangesSink,
+    RecordSink,
     RepartitionSinkStep,
-    _ChangesSink,
-    _Sink,
     encode_upserts,
     without_nulls,
 )
@@ -112,7 +112,7 @@ def subscriptions_of(table: pa.Table, is_old: Mask, is_replaced: Mask, foreign: 
     )
 
 
-class _LeftSink(_ChangesSink):
+class _LeftSink(ChangesSink):
     """Writes the changes of the left table to both topics."""
 
     def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
@@ -140,7 +140,7 @@ class _LeftSink(_ChangesSink):
         if subscriptions.num_rows:
             self._subscriptions.push(subscriptions)
         rows = left_rows(table, is_old, is_replaced, foreign, is_preserved=self._is_preserved)
-        return super(_ChangesSink, self).push(rows) if rows.num_rows else ()
+        return super(ChangesSink, self).push(rows) if rows.num_rows else ()
 
     def encode(self, table: pa.Table) -> tuple[Any, Any]:
         table = table.combine_chunks()
@@ -150,7 +150,7 @@ class _LeftSink(_ChangesSink):
         return super().encode(keys.append_column(foreign, table.column(_FOREIGN)).append_column(row, rows))
 
 
-class _RightSink(_ChangesSink):
+class _RightSink(ChangesSink):
     """Writes the changes of the right table to the subscriptions: the new row of a key, or null where it has none."""
 
     def __init__(self, step: RepartitionSinkStep, join: ForeignKeyJoin, context: StageContext) -> None:
@@ -170,7 +170,7 @@ class _RightSink(_ChangesSink):
         return encode_key(_typed(table, self._keys)), values
 
 
-class _SubscriptionSink(_Sink):
+class _SubscriptionSink(RecordSink):
     """Writes which left rows refer to a key of the right table."""
 
     def __init__(self, sink: RepartitionSink, context: StageContext) -> None:

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from headrace.spark.runtime.topic_access import RecordWriter
 
 __all__ = [
+    "ChangesSink",
     "EncodingSink",
+    "RecordSink",
     "RepartitionSinkStep",
     "TopicSinkStep",
     "encode_upserts",
@@ -85,7 +87,7 @@ class RepartitionSinkStep:
         if self.sink.table_join is not None:
             return _TableSideSink(self, self.sink.table_join, context)
         if self.sink.takes_changes:
-            return _ChangesSink(self, context)
+            return ChangesSink(self, context)
         if self.sink.partials_of is not None:
             return _PartialsSink(self, self.sink.partials_of, context)
         join = self.sink.join
@@ -100,7 +102,7 @@ class EncodingSink(Protocol):
     def encode(self, table: pa.Table) -> tuple[Any, Any]: ...
 
 
-class _Sink:
+class RecordSink:
     """Common base of both sinks: the producer, the count of each task's rows, the flush."""
 
     def __init__(self, topic: str, context: StageContext) -> None:
@@ -150,7 +152,7 @@ class _Sink:
             self._context.report(task).records_out += count
 
 
-class _TopicSink(_Sink):
+class _TopicSink(RecordSink):
     def __init__(self, step: TopicSinkStep, context: StageContext) -> None:
         super().__init__(step.sink.topic, context)
         self._step = step
@@ -188,7 +190,7 @@ class _TopicSink(_Sink):
         return batch.column(KEY_COLUMN), values
 
 
-class _WatermarkedSink(_Sink):
+class _WatermarkedSink(RecordSink):
     """Common base of both sinks to repartition topics: the watermarks behind the rows."""
 
     def __init__(self, sink: RepartitionSink, context: StageContext) -> None:
@@ -297,7 +299,7 @@ class _PartialsSink(_RepartitionSink):
         return super().encode(table if are_partials else self._partials.lifted(table))
 
 
-class _ChangesSink(_RepartitionSink):
+class ChangesSink(_RepartitionSink):
     """Writes the changes of a table: each record has the old row of a key, its new row, or both."""
 
     def __init__(self, step: RepartitionSinkStep, context: StageContext) -> None:
@@ -320,7 +322,7 @@ class _ChangesSink(_RepartitionSink):
         return change_records(table, is_old, is_replaced, self._schema)
 
 
-class _TableSideSink(_ChangesSink):
+class _TableSideSink(ChangesSink):
     """Writes the changes of one side of a table-table join: the new row of a key, or null where it has none."""
 
     def __init__(self, step: RepartitionSinkStep, join: TableJoin, context: StageContext) -> None:
