@@ -19,6 +19,7 @@ from headrace.spark.runtime.batches.plan import MicroBatchPlan, TaskReport
 from headrace.spark.runtime.batches.table_sink_stage import batch_name, part_of, refused_by
 from headrace.spark.runtime.tasks import RunningTask, TopicPartition
 from headrace.spark.sinks import part_resolution
+from headrace.spark.sinks.database import LockTimeoutError
 from headrace.spark.sinks.interface import SinkPart, SinkTask
 from headrace.spark.topology.nodes import CompiledSubtopology, TableSink
 
@@ -136,6 +137,9 @@ class TableSinks:
                 with refused_by(sink, doing):
                     work()
             except SinkError as error:
+                # It has waited as long as it may, and what holds the lock does not end in a moment.
+                if isinstance(error.__cause__, LockTimeoutError):
+                    raise
                 log.warning("%s; trying again", error)
                 time.sleep(PAUSE)
             else:

@@ -37,18 +37,22 @@ from headrace.spark.sinks.table_facts import TableFacts, fit_columns, refused_ta
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Connection", "DatabaseSink", "RowWriter", "idle_connections", "rows_of"]
+__all__ = ["Connection", "DatabaseSink", "LockTimeoutError", "RowWriter", "idle_connections", "rows_of"]
 
 log = logging.getLogger("headrace.spark")
 CHUNK_BYTES = 32 << 20
-LOCK_ATTEMPTS = 3
 _TASK = "target = $1 AND group_id = $2 AND subtopology = $3 AND task_partition = $4"
+
+
+class LockTimeoutError(TimeoutError):
+    """Another session has held a lock for as long as a statement may wait for it."""
 
 
 class Connection(Protocol):
     """An open connection. Statements outside of `begin` and `commit` are transactions of their own.
 
-    Methods raise OSError; ValueError if a value cannot be stored, SinkError if the table cannot take the rows.
+    Methods raise OSError (LockTimeoutError is one); ValueError if a value cannot be stored, SinkError if the table
+    cannot take the rows.
     """
 
     def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -185,6 +189,10 @@ class DatabaseSink(ABC):
     def _encode(self, rows: pa.Table) -> pa.Table:
         """Return rows as they are staged. Raises ValueError for values that the target cannot hold."""
 
+    def _lock_holders(self, connection: Connection) -> list[str]:  # noqa: ARG002 most databases do not tell
+        """Return the sessions that change the target or keep others from it, the oldest transaction first."""
+        return []
+
     @property
     @abstractmethod
     def _numbered(self) -> str:
@@ -199,6 +207,10 @@ class DatabaseSink(ABC):
     @abstractmethod
     def _newest_only(self) -> bool:
         """As of `Layout.insertion`."""
+
+    @abstractmethod
+    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+        """Return the expression that reads a column, and Spark's of the text `{}` that makes it a value of `kind`."""
 
     @abstractmethod
     def _as_text(self, column: str) -> str:
@@ -243,34 +255,27 @@ class DatabaseSink(ABC):
         return record.positions
 
     def commit(self, parts: Sequence[SinkPart]) -> None:
-        # A transaction that failed on a lock was rolled back, so a repetition adds nothing twice.
-        for attempt in range(1, LOCK_ATTEMPTS + 1):
-            try:
-                self._commit(parts)
-            except TimeoutError as error:
-                if attempt == LOCK_ATTEMPTS:
-                    raise TimeoutError(
-                        error.errno,
-                        f"another session holds a lock on {self.name} ({error.strerror}, {attempt} attempts). End its "
-                        "transaction, and start the application again; the rows are staged beside the table",
-                    ) from None
-                log.warning(
-                    "Another session holds a lock on %s: %s; trying again (attempt %d of %d)",
-                    self.name,
-                    error.strerror,
-                    attempt + 1,
-                    LOCK_ATTEMPTS,
-                )
-            else:
-                return
+        try:
+            # One transaction, so that a micro-batch waits for the disk once. Tasks are locked in one order.
+            with self.transaction() as connection:
+                self._check_target(connection)
+                table_id = self._table_id(connection)
+                for part in sorted(parts, key=lambda one: one.task.partition):
+                    self._commit_part(connection, part, table_id)
+        except LockTimeoutError as error:
+            # It was rolled back and holds nothing. Not repeated: the micro-batches behind it wait as well.
+            raise LockTimeoutError(
+                error.errno,
+                f"another session holds a lock on {self.name}{self._shown_holders()} ({error.strerror}). End its "
+                "transaction, and start the application again; the rows are staged beside the table",
+            ) from None
 
-    def _commit(self, parts: Sequence[SinkPart]) -> None:
-        # One transaction, so that a micro-batch waits for the disk once. Tasks are locked in one order.
-        with self.transaction() as connection:
-            self._check_target(connection)
-            table_id = self._table_id(connection)
-            for part in sorted(parts, key=lambda one: one.task.partition):
-                self._commit_part(connection, part, table_id)
+    def _shown_holders(self) -> str:
+        """Return the sessions that seem to hold the lock, as " (..)"; empty where the database does not tell."""
+        with contextlib.suppress(OSError), self.connection() as connection:
+            holders = self._lock_holders(connection)
+            return f": {', '.join(holders)}" if holders else ""
+        return ""
 
     def discard(self, parts: Sequence[SinkPart]) -> None:
         with self.transaction() as connection:
@@ -344,7 +349,7 @@ class DatabaseSink(ABC):
         try:
             for statement in layout.statements(self._target(), staging, newest_only=self._newest_only):
                 connection.execute(statement, part)
-        except TimeoutError:
+        except LockTimeoutError:
             raise
         except (OSError, ValueError) as error:
             # The table may have been changed since the application began. `check` finds the reason, unless the

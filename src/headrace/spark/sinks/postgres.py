@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.database import Connection, DatabaseSink, rows_of
+from headrace.spark.sinks.database import Connection, DatabaseSink, LockTimeoutError, rows_of
 from headrace.spark.sinks.staged_rows import Layout, quoted
 from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex, missing_table
 
@@ -32,10 +32,11 @@ URL_DEFAULTS = {
     "tcp_user_timeout": "60000",
     "application_name": "headrace",
 }
-IDLE_IN_TRANSACTION = "60s"  # a driver that was suspended does not keep the next owner from its task
+IDLE_IN_TRANSACTION = "30s"  # a driver that was suspended does not keep the next owner from its task
 # A statement that waits for a lock longer than this fails, unless the role, the database or the URL has a limit of its
-# own. Longer than the time above: the lock of a driver that was suspended ends first.
-LOCK_TIMEOUT = "90s"
+# own. Longer than the time above: the lock of a driver that was suspended ends first. Not much longer: micro-batches
+# wait meanwhile, and what they hold (ALTER TABLE, VACUUM FULL) mostly ends in seconds or takes hours.
+LOCK_TIMEOUT = "45s"
 LOCK_NOT_AVAILABLE = "55P03"
 LONGEST_KEY_BYTES = 2000  # an entry of a B-tree has 2,704
 INTEGERS = {"tinyint": 2, "smallint": 2, "int": 4, "bigint": 8}
@@ -103,6 +104,27 @@ class PostgresSink(DatabaseSink):
             _check_key_size(rows.select(self.layout.key))
         return rows.select([one.name for one in self.layout.columns])
 
+    def _lock_holders(self, connection: Connection) -> list[str]:
+        # Readers (AccessShareLock) keep no row out. A row that another session has changed is locked by its
+        # transaction, which has a lock on the table besides: so locks that exclude our rows come first.
+        found = connection.execute(
+            "SELECT a.pid::bigint, coalesce(a.usename::text, 'unknown'), coalesce(a.application_name, ''), "
+            "coalesce(a.state, 'in a state that this user does not see'), "
+            "coalesce(extract(epoch FROM clock_timestamp() - min(a.xact_start))::bigint, 0) "
+            "FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid WHERE l.locktype = 'relation' AND l.granted "
+            "AND l.mode <> 'AccessShareLock' AND l.pid <> pg_backend_pid() AND l.database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database()) AND l.relation IN "
+            "(to_regclass($1)::oid, to_regclass($2)::oid) GROUP BY a.pid, a.usename, a.application_name, a.state "
+            "ORDER BY max(CASE WHEN l.mode IN ('RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock') THEN 0 "
+            "ELSE 1 END) DESC, min(a.xact_start), a.pid LIMIT 3",
+            self._target(),
+            self._beside("headrace_tasks"),
+        )
+        return [
+            f'process {pid} (user {user}, application "{application}", {state}, {seconds} s in its transaction)'
+            for pid, user, application, state, seconds in found
+        ]
+
     @property
     def _numbered(self) -> str:
         return "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
@@ -115,6 +137,20 @@ class PostgresSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return True
 
+    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+        # The text of times and dates depends on settings of the session, and names years before Christ in words.
+        since = f"CAST(round(extract(epoch FROM {column}) * 1000000) AS bigint)"
+        if kind == "binary":
+            return f"encode({column}, 'hex')", "try_to_binary({}, 'hex')"
+        if kind == "date":
+            return f"{column} - DATE '1970-01-01'", "date_from_unix_date(CAST({} AS int))"
+        if kind == "timestamp":
+            return since, "timestamp_micros(CAST({} AS bigint))"
+        if kind == "timestamp_ntz":
+            seconds = "CAST(CAST({} AS decimal(24, 6)) / 1000000 AS decimal(18, 6))"
+            return since, f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+        return f"CAST({column} AS text)", f"try_cast({{}} AS {kind})"
+
     def _as_text(self, column: str) -> str:
         return f"CAST({column} AS text)"
 
@@ -124,7 +160,7 @@ class PostgresConnection:
 
     Raises:
         OSError: from all methods. Its text has no password.
-        TimeoutError: if another session holds a lock for longer than `lock_timeout`.
+        LockTimeoutError: if another session holds a lock for longer than `lock_timeout`.
     """
 
     def __init__(self, address: str, schema: str = "") -> None:
@@ -175,7 +211,7 @@ class PostgresConnection:
             if state.startswith("22") or state == "23514":
                 raise ValueError(text) from None
             if state == LOCK_NOT_AVAILABLE:
-                raise TimeoutError(errno.ETIMEDOUT, text) from None
+                raise LockTimeoutError(errno.ETIMEDOUT, text) from None
             full = state == "53100"
             raise OSError(errno.ENOSPC if full else errno.EIO, text) from None
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SinkError
-from headrace.spark.sinks.database import Connection, DatabaseSink, rows_of
+from headrace.spark.sinks.database import Connection, DatabaseSink, LockTimeoutError, rows_of
 from headrace.spark.sinks.staged_rows import Layout, quoted
 from headrace.spark.sinks.table_facts import ColumnFacts, TableFacts, UniqueIndex, missing_table, refused_table
 
@@ -100,6 +100,12 @@ class SqliteSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return False
 
+    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+        if kind == "binary":
+            # `hex` of a null is a text.
+            return f"CASE WHEN {column} IS NOT NULL THEN hex({column}) END", "try_to_binary({}, 'hex')"
+        return column, f"try_cast({{}} AS {kind})"
+
     def _as_text(self, column: str) -> str:
         return f"CASE typeof({column}) WHEN 'blob' THEN hex({column}) ELSE CAST({column} AS text) END"
 
@@ -149,7 +155,10 @@ def _os_errors(path: str) -> Iterator[None]:
     except (sqlite3.DataError, OverflowError) as error:
         raise ValueError(f"{path}: {error}") from None
     except sqlite3.Error as error:
-        full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_BUSY":
+            raise LockTimeoutError(errno.ETIMEDOUT, f"{path}: {error}") from error
+        full = name == "SQLITE_FULL"
         raise OSError(errno.ENOSPC if full else errno.EIO, f"{path}: {error}") from error
 
 

@@ -65,7 +65,7 @@ def compare_files(sink: TableSink, expected: DataFrame, ignored: frozenset[str])
     """The same for the rows of a Parquet, Delta or Iceberg sink."""
     schema = StructType.fromJson(json.loads(sink.schema_json))
     spark = expected.sparkSession
-    files = _rows_of_files(spark, sink, schema)
+    files = rows_of_files(spark, sink, schema)
     kept = [name for name in sink.columns if name not in ignored]
     sides = [
         frame.select(
@@ -96,7 +96,8 @@ def compare_database(sink: TableSink, expected: DataFrame, group_id: str, ignore
     return _verdict_of_counts(name, found.expected, found.found, found.equal, found.repeated, found.extra, shown)
 
 
-def _rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
+def rows_of_files(spark: SparkSession, sink: TableSink, schema: StructType) -> DataFrame:
+    """Return the rows of a Parquet, Delta or Iceberg table that its readers see. Raises OSError, SinkError."""
     reader = spark.read.schema(schema)
     if _lies_in_a_store(sink.sink):
         # Spark's own readers of object stores need jars and credentials that this session may not have.

@@ -219,7 +219,7 @@ class _Comparison:
         for row in pairs.where("there is null").orderBy("key").limit(EXAMPLES).collect():
             findings.add_example(f"{_shown(row.key)}: no record, recomputed {_row_shown(row.wanted)}")
         for row in pairs.where("here is null").orderBy("key").limit(EXAMPLES).collect():
-            findings.add_example(f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, nothing recomputed")
+            findings.add_example(f"{_shown(row.key)}: {_row_shown(row.found)} there, nothing recomputed")
         return findings
 
     def _verdict(self, totals: _Totals, findings: _Findings) -> SinkVerdict:
@@ -433,7 +433,7 @@ def _is_ordered(value: Any) -> bool:
 
 
 def _difference(row: Row) -> str:
-    return f"{_shown(row.key)}: {_row_shown(row.found)} in the topic, {_row_shown(row.wanted)} recomputed"
+    return f"{_shown(row.key)}: {_row_shown(row.found)} there, {_row_shown(row.wanted)} recomputed"
 
 
 def _shown(key: Any) -> str:

@@ -140,7 +140,7 @@ def _verdict(app: ApplicationDeclaration, sink: TopicSink, wanted: DataFrame, fo
         extra=extra,
         examples=tuple(
             f"{'no key' if row.key is None else bytes(row.key).decode('utf-8', 'replace')}: "
-            f"{row.found or 'no record'} in the topic, {row.wanted or 'nothing'} recomputed"
+            f"{row.found or 'no record'} there, {row.wanted or 'nothing'} recomputed"
             for row in examples
         ),
         undecided=undecided,
