@@ -19,8 +19,13 @@ from tests.longer import longer
 from headrace.client.admin import Admin
 from headrace.client.transactions import Transactions
 from headrace.errors import CannotConnect, HeadraceError, SinkError, TopologyError
+from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan, TaskPlan, TaskReport
+from headrace.spark.runtime.stores.store import BatchKey
+from headrace.spark.runtime.table_sinks import TableSinks
 from headrace.spark.sinks import ParquetSink, SinkPart
+from headrace.spark.sinks.database import LockTimeoutError
 from headrace.spark.sinks.iceberg import local_directory, open_table
+from headrace.spark.topology.nodes import Branch, CompiledSubtopology, TableSink
 
 pytestmark = pytest.mark.spark
 GUARANTEES = ("at_least_once", "exactly_once_v2")
@@ -199,6 +204,35 @@ def test_a_disk_that_refuses_once(broker, make_app, flights, tmp_path, monkeypat
     with to_table(make_app(), table).start() as app:
         app.wait_until("caught-up", timeout=180)
     assert numbers_in(table) == wanted(range(50))
+
+
+@pytest.mark.parametrize(("error", "calls"), [(LockTimeoutError(110, "held"), 1), (OSError(5, "refused"), 4)])
+def test_a_lock_that_another_session_holds_is_waited_for_once(monkeypatch, error, calls):
+    """The sink has waited as long as it may; any other failure is tried again at once."""
+    tried = []
+
+    class Refusing:
+        def commit(self, parts):
+            tried.append(parts)
+            raise error
+
+    monkeypatch.setattr("headrace.spark.runtime.table_sinks.PAUSE", 0.0)
+    sink = TableSink(sink=Refusing(), name="t", columns=(), schema_json="")
+    branch = Branch(source_index=0, sink=sink)
+    tables = TableSinks("g", CompiledSubtopology(subtopology_id="s", sources=(), branches=(branch,)))
+    plan = MicroBatchPlan(
+        subtopology_id="s",
+        batch=BatchKey(incarnation="m1", batch_id=7),
+        member_id="member",
+        member_epoch=5,
+        bootstrap_servers="",
+        state_dir="",
+        slots=(SlotPlan(slot=0, tasks=(TaskPlan(partition=0, ranges=()),), transactional_id="id"),),
+        topic_ids={},
+    )
+    with pytest.raises(SinkError, match="t failed while a micro-batch was committed"):
+        tables.commit(plan, {0: TaskReport(partition=0, table_rows={"t": 1})})
+    assert len(tried) == calls
 
 
 def test_directories_by_a_column_and_sql_between(broker, make_app, flights, tmp_path, spark):
