@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.harness.postgres_server import PASSWORD, USER
-from tests.harness.sink_stories import TASK, schema_json, write_alone, write_part
+from tests.harness.sink_stories import TASK, changes_table, schema_json, write_alone, write_part
 
 from headrace.errors import SinkError
 from headrace.spark.sinks.database import LockTimeoutError, idle_connections
@@ -297,6 +297,23 @@ def test_rows_behind_a_lock_on_the_table_are_added_once_when_it_ends(server, sch
     sink.commit([part])
     assert run(server, f"SELECT n FROM {schema}.t") == [(1,)]
     assert sink.pending(TASK) == []
+
+
+@pytest.mark.slow
+def test_rows_with_a_null_in_their_key_are_deleted(server, schema):
+    [(version,)] = run(server, "SELECT current_setting('server_version_num')::bigint")
+    if version < 150_000:
+        pytest.skip("NULLS NOT DISTINCT came with PostgreSQL 15")
+    run(server, f"CREATE TABLE {schema}.t (k text, d bigint, n bigint, UNIQUE NULLS NOT DISTINCT (k, d))")
+    columns = schema_json([("k", "string"), ("d", "long"), ("n", "long")])
+    sink = open_sink(server.url(), f"{schema}.t", columns, ("k", "d"), deletes=True)
+    assert sink.pending(TASK) == []
+    keys = [(None, 1), ("a", None), (None, None), ("a", 1)]
+    arrow = pa.schema([("k", pa.string()), ("d", pa.int64()), ("n", pa.int64())])
+    for number, gone in enumerate(([], keys[:1], keys[1:2], keys[2:3])):
+        changes = [(key, None if key in gone else number) for key in (gone or keys)]
+        sink.commit([write_part(sink, number, changes_table(changes, arrow))])
+        assert {(k, d) for k, d, _ in run(server, f"SELECT * FROM {schema}.t")} == set(keys[number:])
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def verify(app: ApplicationDeclaration, *, sinks: Sequence[str] | None = None) -
 
     Args:
         app: The application.
-        sinks: Topics and Parquet directories; None compares all that the application writes.
+        sinks: Names of topics and tables; None compares all that the application writes.
 
     Raises:
         ConfigError, CannotConnect, BrokerError: if the input or a sink cannot be read.
