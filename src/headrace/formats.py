@@ -1,4 +1,4 @@
-"""Formats of values that need more than a word: `Avro`, `JsonSchema`, `Protobuf`; schemas may be in a registry."""
+"""Formats of values and keys with a schema: `Avro`, `JsonSchema`, `Protobuf`; schemas may be in a registry."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SchemaRegistry:
 @checked_api()
 @dataclass(frozen=True, slots=True)
 class Avro:
-    """Avro values: `value=Avro(registry=SchemaRegistry("http://localhost:8081"))`.
+    """Avro values and keys: `value=Avro(registry=SchemaRegistry("http://localhost:8081"))`.
 
     With a registry each record begins with a zero byte and the four bytes of its schema's id, as Confluent's
     serializers write it. Without one a record is nothing but Avro of `schema`.
@@ -57,7 +57,7 @@ class Avro:
         registry: Where writers' schemas are looked up, and sinks' schemas registered.
         schema: The schema as JSON. A source takes the latest of its subject if this is None; a sink makes one of its
             columns.
-        subject: The registry's name for the schemas; by default `<topic>-value`.
+        subject: The registry's name for the schemas; by default `<topic>-value`, and `<topic>-key` for keys.
         auto_register: Whether a sink registers its schema; otherwise it must be there.
     """
 
@@ -73,7 +73,7 @@ class Avro:
 @checked_api()
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """JSON values that belong to a JSON Schema: `value=JsonSchema(registry=SchemaRegistry("http://localhost:8081"))`.
+    """JSON values and keys that belong to a JSON Schema: `value=JsonSchema(registry=..)`.
 
     With a registry each record begins with a zero byte and the four bytes of its schema's id, as Confluent's
     serializers write it. Without one a record is nothing but JSON, and `schema` gives the columns.
@@ -82,7 +82,7 @@ class JsonSchema:
         registry: Where writers' schemas are looked up, and sinks' schemas registered.
         schema: The schema as JSON. A source takes the latest of its subject if this is None; a sink makes one of its
             columns.
-        subject: The registry's name for the schemas; by default `<topic>-value`.
+        subject: The registry's name for the schemas; by default `<topic>-value`, and `<topic>-key` for keys.
         auto_register: Whether a sink registers its schema; otherwise it must be there.
     """
 
@@ -98,7 +98,7 @@ class JsonSchema:
 @checked_api()
 @dataclass(frozen=True, slots=True)
 class Protobuf:
-    """Protobuf values: `value=Protobuf(registry=SchemaRegistry("http://localhost:8081"))`.
+    """Protobuf values and keys: `value=Protobuf(registry=SchemaRegistry("http://localhost:8081"))`.
 
     With a registry each record begins with a zero byte, the four bytes of its schema's id and the place of its message
     in the schema, as Confluent's serializers write it. Without one a record is nothing but a message of `schema`.
@@ -108,7 +108,7 @@ class Protobuf:
         schema: The text of a `.proto` file. A source takes the latest of its subject if this is None.
         message: Which of the file's messages; by default the first.
         imports: The texts of `.proto` files that `schema` imports, by the names of its imports. Google's own are there.
-        subject: The registry's name for the schemas; by default `<topic>-value`.
+        subject: The registry's name for the schemas; by default `<topic>-value`, and `<topic>-key` for keys.
         auto_register: Whether a sink registers its schema; otherwise it must be there.
     """
 
