@@ -385,7 +385,9 @@ class ChainBuilder:
         ends = [self._read_once(index, branches) for index, branches in self._fused.items()]
         for branch, index in self._to_topics:
             end = (
-                self._guarded(branch, index, tracer.fetched(branch, index), chains)
+                self._guarded(
+                    branch, index, tracer.fetched(branch, index, with_trace=self._carries_traces(branch)), chains
+                )
                 if has_sql_on_records(branch)
                 else self._ending_in_topic(branch, index)
             )
@@ -586,11 +588,13 @@ class ChainBuilder:
         frame = apply_calls(_with_unread_columns(fetched, columns), branch.before)
         return frame if COORDINATES_COLUMN in fetched.columns else frame.drop(COORDINATES_COLUMN)
 
-    def fetched(self, branch: Branch, index: int) -> DataFrame:
-        """Return the rows of a branch's source."""
-        return self.from_slots(*self._fetch_stage(branch, index))
+    def fetched(self, branch: Branch, index: int, *, with_trace: bool | None = None) -> DataFrame:
+        """Return the rows of a branch's source. `with_trace`: with trace contexts; None: if the branch carries them."""
+        return self.from_slots(*self._fetch_stage(branch, index, with_trace=with_trace))
 
-    def _fetch_stage(self, branch: Branch, index: int) -> tuple[PythonStage, StructType]:
+    def _fetch_stage(
+        self, branch: Branch, index: int, *, with_trace: bool | None = None
+    ) -> tuple[PythonStage, StructType]:
         """Return the stage that fetches a branch's source, and the schema of its rows."""
         source = self._subtopology.sources[branch.source_index]
         with_key = _needs_input_key(branch)
@@ -601,7 +605,7 @@ class ChainBuilder:
         with_record = bool(branch.out_of_time.topics) and not self._traced
         if with_record:
             schema = schema.add(RECORD_COLUMN, _RECORD_TYPE)
-        with_trace = self._carries_traces(branch)
+        with_trace = self._carries_traces(branch) if with_trace is None else with_trace
         schema = self._with_hidden(schema)
         if with_trace:
             schema = schema.add(TRACE_COLUMN, BinaryType())

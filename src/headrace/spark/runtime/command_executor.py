@@ -316,7 +316,8 @@ class CommandExecutor:
         )
 
     def _planned(self, assignment: AssignmentSnapshot, slots: tuple[SlotPlan, ...]) -> MicroBatchPlan:
-        return self._runtime.plan_factory.plan(self._subtopology, assignment, slots, self.next_batch())
+        plan = self._runtime.plan_factory.plan(self._subtopology, assignment, slots, self.next_batch())
+        return plan if self._spans is None else replace(plan, most_traces=self._spans.traces_per_task(len(plan.tasks)))
 
     def _limited(self, plan: MicroBatchPlan) -> MicroBatchPlan:
         most = self.limits.bytes

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import ConfigError
 from headrace.spark.runtime.batches.batch_spans import BatchSpan, SpanContext, batch_spans
+from headrace.spark.runtime.span_budget import SpanBudget
 from headrace.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from opentelemetry import trace as otel
+    from opentelemetry.sdk.trace import ReadableSpan
 
     from headrace.spark.application_settings import ApplicationSettings
     from headrace.spark.runtime.batches.plan import MicroBatchPlan, StageReport, TaskReport
@@ -44,14 +46,23 @@ def span_exporter(settings: ApplicationSettings) -> SpanExporter | None:
 class SpanExporter:
     """Spans of one instance, of all its subtopologies. May be used by several threads."""
 
-    def __init__(self, application: str) -> None:
+    def __init__(self, application: str, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Prepare to export.
+
+        Args:
+            application: Name of the service, if the environment names none.
+            now_s: Seconds, for the limit of spans.
+
+        Raises:
+            ConfigError: extra-missing: the SDK is not installed.
+        """
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
-            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace import ReadableSpan
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
-            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+            from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
             raise ConfigError(
                 "extra-missing",
@@ -59,30 +70,19 @@ class SpanExporter:
                 "pip install 'headrace[tracing]'",
                 key="headrace.tracing",
             ) from error
-
-        # The SDK asks its generator for ids. Those of spans that output records name as their parents are given.
-        class GivenIds(IdGenerator):
-            trace_id = span_id = 0
-
-            def generate_trace_id(self) -> int:
-                return self.trace_id
-
-            def generate_span_id(self) -> int:
-                return self.span_id
-
-        self._random, self._given = RandomIdGenerator(), GivenIds()
+        self._new_span, self._random = ReadableSpan, RandomIdGenerator()
         # A service name of the environment comes first.
-        resource = Resource({SERVICE_NAME: application}).merge(OTELResourceDetector().detect())
-        self._provider = TracerProvider(
-            # The producers of the records have decided what is sampled; a second decision would tear traces apart.
-            sampler=ALWAYS_ON,
-            resource=resource,
-            shutdown_on_exit=False,
-            id_generator=self._given,
-        )
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer("headrace", __version__)
+        self._resource = Resource({SERVICE_NAME: application}).merge(OTELResourceDetector().detect())
+        self._scope = InstrumentationScope("headrace", __version__)
+        self._processor = BatchSpanProcessor(OTLPSpanExporter())
         self._lock = threading.Lock()
+        self._now_s = now_s
+        self._budget = SpanBudget(now_s())
+
+    def traces_per_task(self, tasks: int) -> int:
+        """Return how many traces each task of the next micro-batch may follow. See `SpanBudget`."""
+        with self._lock:
+            return self._budget.traces_per_task(tasks, self._now_s())
 
     def add(
         self,
@@ -102,40 +102,48 @@ class SpanExporter:
             clock_ns=time.time_ns() - time.monotonic_ns(),
             new_ids=lambda: (self._random.generate_trace_id(), self._random.generate_span_id()),
         )
+        if not spans:
+            return
         with self._lock:
-            for span in spans:
-                self._export(span)
+            self._budget.spend(len(spans), self._now_s())
+        for span in spans:
+            self._processor.on_end(self._ended_span(span))
+
+    def flush(self) -> None:
+        """Send the spans that wait."""
+        self._processor.force_flush()
 
     def close(self) -> None:
         """Send the spans that wait, for a few seconds at most."""
-        self._provider.force_flush(CLOSE_MS)
-        self._provider.shutdown()
+        self._processor.force_flush(CLOSE_MS)
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
-    def _export(self, span: BatchSpan) -> None:
-        from opentelemetry import trace as otel
-        from opentelemetry.context import Context
+    def _ended_span(self, span: BatchSpan) -> ReadableSpan:
+        # Not by a tracer. It would ask for a sampler, but the producers of the records have decided what is sampled;
+        # it would make ids, but output records name those of these spans; and it takes three times as long.
+        from opentelemetry.trace import Link, SpanKind
 
-        self._given.trace_id, self._given.span_id = span.context.trace_id, span.context.span_id
-        parent = Context()  # not that of this thread: a program may have a span of its own there
-        if span.parent is not None:
-            parent = otel.set_span_in_context(otel.NonRecordingSpan(_otel_context(span.parent)), parent)
-        self._tracer.start_span(
+        return self._new_span(
             span.name,
-            context=parent,
-            kind=getattr(otel.SpanKind, span.kind.upper()),
+            context=_otel_context(span.context, is_remote=False),
+            parent=None if span.parent is None else _otel_context(span.parent),
+            resource=self._resource,
             attributes=span.attributes,
-            links=[otel.Link(_otel_context(link)) for link in span.links],
+            links=[Link(_otel_context(link)) for link in span.links],
+            kind=getattr(SpanKind, span.kind.upper()),
             start_time=span.began_ns,
-        ).end(end_time=span.ended_ns)
+            end_time=span.ended_ns,
+            instrumentation_scope=self._scope,
+        )
 
 
-def _otel_context(context: SpanContext) -> otel.SpanContext:
+def _otel_context(context: SpanContext, *, is_remote: bool = True) -> otel.SpanContext:
     from opentelemetry import trace as otel
 
     return otel.SpanContext(
         context.trace_id,
         context.span_id,
-        is_remote=True,
+        is_remote=is_remote,
         trace_flags=otel.TraceFlags(context.flags),
         trace_state=otel.TraceState.from_header([context.state]) if context.state else None,
     )

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 from tests.harness.values import not_none
 
+from headrace.client.network_client import NetworkClient
+from headrace.client.plain_records import PlainRecord, produce
 from headrace.spark.runtime.batches.driver_evaluation import DriverRows, failing_rows
 from headrace.spark.runtime.batches.plan import MicroBatchPlan, SlotPlan
 from headrace.spark.runtime.batches.prepared_plan import PreparedPlan, fetching_session
@@ -262,16 +264,23 @@ def jobs_of(spark):
     return {jobs.apply(index).jobId(): jobs.apply(index).status().toString() for index in range(jobs.size())}
 
 
+PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
 def send(broker, topic, numbers):
     for partition in range(2):
         texts = [f"bad{n}" if n % 50 == 3 else str(n) for n in numbers]
         broker.produce(topic, [json.dumps({"text": text, "kind": "k"}) for text in texts], partition=partition)
 
 
-def test_a_batch_with_bad_records_is_one_job(broker, make_app, running, spark):
-    """And one more for dead letters. Sink, aggregate behind a cast, undecodable records beside; nothing is lost."""
+def test_a_batch_with_bad_records_is_one_job(broker, make_app, running, spark, monkeypatch):
+    """And one more for dead letters. Sink, aggregate behind a cast, undecodable records beside; nothing is lost.
+
+    Trace contexts go through the guarded plan with their records.
+    """
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     broker.create_topics({"skipping": 2, "burying": 2, "plain": 2, "sums": 1, "bad": 1})
-    app = make_app("guarded", processing_guarantee="exactly_once_v2")
+    app = make_app("guarded", processing_guarantee="exactly_once_v2", config={"headrace.tracing": "opentelemetry"})
     schema = "text string, kind string"
     casts = app.stream("skipping", schema=schema, on_error="skip").selectExpr("cast(text AS int) AS number")
     casts.to_topic("plain", partitions=2)
@@ -286,6 +295,9 @@ def test_a_batch_with_bad_records_is_one_job(broker, make_app, running, spark):
     for topic in ("skipping", "burying"):
         broker.produce(topic, ["no JSON"], partition=1)
         send(broker, topic, range(100, 300))
+        sampled = PlainRecord(value=b'{"text": "1000", "kind": "k"}', headers=(("traceparent", PARENT),))
+        with NetworkClient(broker.bootstrap_servers) as client:
+            produce(client, topic, [sampled], partition=1)
     started.wait_until("caught-up", timeout=120)
     jobs = {job: status for job, status in jobs_of(spark).items() if job not in before}
     batches = started.recentProgress[committed:]
@@ -294,9 +306,14 @@ def test_a_batch_with_bad_records_is_one_job(broker, make_app, running, spark):
     assert len(jobs) <= 2 * len(batches), (jobs, batches)
     good = [n for n in range(300) if n % 50 != 3]
     written = [json.loads(record.value)["number"] for record in broker.records("plain")]
-    assert sorted(written) == sorted([*good, *good]), "a sink without a key writes a partition's rows in their order"
+    assert sorted(written) == sorted([*good, *good, 1000]), (
+        "a sink without a key writes a partition's rows in their order"
+    )
     totals = [json.loads(record.value)["total"] for record in broker.records("sums")]
-    assert totals[-1] == 2 * sum(good)
+    assert totals[-1] == 2 * sum(good) + 1000
+    contexts = {json.loads(record.value)["number"]: record.headers for record in broker.records("plain")}
+    assert [number for number, headers in contexts.items() if headers] == [1000]
+    assert dict(contexts[1000])["traceparent"][:36] == PARENT[:36]
     letters = [dict(record.headers) for record in broker.records("bad")]
     offsets = sorted((int(one["headrace.partition"]), int(one["headrace.offset"])) for one in letters)
     late = [(1, 100), *((1, n + 1) for n in (103, 153, 203, 253))]

@@ -21,6 +21,7 @@ __all__ = ["BatchSpan", "SpanContext", "batch_spans"]
 
 SpanKind = Literal["internal", "client", "producer", "consumer"]
 Attribute = str | int | float | Sequence[str]
+MOST_LINKS: Final = 128  # of one span, by default in OpenTelemetry's SDKs
 _SYSTEM: Final[Mapping[str, Attribute]] = {"messaging.system": "kafka"}
 _RECEIVE: Final[Mapping[str, Attribute]] = {"messaging.operation.name": "poll", "messaging.operation.type": "receive"}
 _PROCESS: Final[Mapping[str, Attribute]] = {
@@ -108,7 +109,7 @@ def batch_spans(
                 "headrace.records_out": sum(task.records_out for task in tasks.values()),
                 "headrace.unfollowed_records": sum(task.unfollowed for task in tasks.values()),
             },
-            links=tuple(contexts.values()),
+            links=tuple(contexts.values())[:MOST_LINKS],
         )
     ]
 
@@ -166,10 +167,11 @@ def context_of(text: str) -> SpanContext:
 
 def _by_context(traces: Sequence[FollowedTrace]) -> list[FollowedTrace]:
     """Return each context once: several tasks may have records of it, and they have one span."""
-    everything = TaskReport(partition=-1)
+    found: dict[str, FollowedTrace] = {}
     for trace in traces:
-        everything.add_trace(trace)
-    return everything.traces
+        known = found.get(trace.context)
+        found[trace.context] = trace if known is None else known._replace(records=known.records + trace.records)
+    return list(found.values())
 
 
 # Steps whose time is spent with brokers and tables; the others work on rows.

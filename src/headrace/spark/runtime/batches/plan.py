@@ -100,6 +100,7 @@ class MicroBatchPlan:
     shared_topics: tuple[str, ...] = ()  # written by more than one stage of a slot
     time_ms: int = 0  # processing time of the whole micro-batch
     follows_traces: bool = False  # whether traces of input records are followed
+    most_traces: int = 32  # that one task follows
     probe: bool = False  # only find out whether SQL digests the input: no store, no produce
 
     @property

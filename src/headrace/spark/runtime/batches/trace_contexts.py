@@ -38,7 +38,7 @@ class TraceFollower:
     """Contexts of the records that one fetch step reads. Mutable: the traces that are followed, by task."""
 
     def __init__(self, plan: MicroBatchPlan) -> None:
-        self._salt = span_salt(plan)
+        self._salt, self._most = span_salt(plan), plan.most_traces
         self._followed: dict[int, list[bytes]] = {}  # by task: their contexts, without the `tracestate`
 
     def contexts(self, report: TaskReport, where: tuple[str, int], records: pa.Table) -> pa.Array:
@@ -78,10 +78,10 @@ class TraceFollower:
         if followed:
             known = pc.is_in(traces.dictionary, pa.array(followed, pa.binary())).to_numpy(zero_copy_only=False).copy()
         # 2. Those that are followed from now on.
-        fresh = np.flatnonzero(~known)[: MOST_TRACES - len(followed)]
+        fresh = np.flatnonzero(~known)[: self._most - len(followed)]
         followed += traces.dictionary.take(pa.array(fresh)).to_pylist()
         known[fresh] = True
-        # 3. Their text for the report, 32 at most.
+        # 3. Their text for the report; not of the others, of which there may be many.
         for one in np.flatnonzero(known).tolist():
             at = int(first[one])
             context, offset = contexts[at].as_py().decode("latin-1"), offsets[int(rows[at])].as_py()
