@@ -16,6 +16,7 @@ import pyarrow as pa
 from headrace.client.network_client import NetworkClient
 from headrace.client.sender import ProducerIdentity, Sender
 from headrace.protocol.arrow_batches import encode_from_arrow, murmur2_partitions
+from headrace.protocol.arrow_encoding import HeaderColumns, header_columns
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -86,8 +87,9 @@ class RecordEncoder(ABC):
         # NumPy sorts 16-bit integers with a radix sort, about ten times as fast as its merge sort for wider ones.
         order = np.argsort(targets.astype(np.int16) if targets.max() < 1 << 15 else targets, kind="stable")
         found, starts = np.unique(targets[order], return_index=True)
+        prepared = header_columns(headers, len(values))
         for target, rows in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-            self._encode(topic, target, keys, values, when, headers, rows)
+            self._encode(topic, target, keys, values, when, prepared, rows)
 
     def _encode(
         self,
@@ -96,7 +98,7 @@ class RecordEncoder(ABC):
         keys: pa.Array | None,
         values: pa.Array,
         when: int | pa.Array | Int64Array,
-        headers: pa.Array | None,
+        headers: pa.Array | HeaderColumns | None,
         rows: IntegerArray | None,
     ) -> None:
         batches = encode_from_arrow(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.array_types import ByteArray, Int32Array, Int64Array, IntegerArray
 
-__all__ = ["encode_from_arrow", "murmur2_partitions"]
+__all__ = ["HeaderColumns", "encode_from_arrow", "header_columns", "murmur2_partitions"]
 
 _Element = TypeVar("_Element", bound=np.generic)
 
@@ -33,12 +33,21 @@ class _Binary:
     data: ByteArray
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderColumns:
+    """The buffers of a column of headers. Empty `lists` mean that no record has headers."""
+
+    lists: Int32Array
+    names: _Binary
+    values: _Binary
+
+
 def encode_from_arrow(
     keys: pa.Array | None,
     values: pa.Array,
     *,
     timestamps_ms: int | pa.Array | Int64Array | Sequence[int],
-    headers: pa.Array | None = None,
+    headers: pa.Array | HeaderColumns | None = None,
     compression: str = "none",
     max_batch_bytes: int = 1_000_000,
     indices: IntegerArray | Sequence[int] | None = None,
@@ -53,7 +62,8 @@ def encode_from_arrow(
         keys: binary or string column; None: all keys are null.
         values: binary or string column; a null value is a tombstone.
         timestamps_ms: one number for all rows, or an int64 column.
-        headers: column of list<struct<key, value>>; None: no headers.
+        headers: column of list<struct<key, value>>, or `header_columns` of it where several calls encode its rows;
+            None: no headers.
         compression: "none", "gzip", "snappy", "lz4" or "zstd".
         max_batch_bytes: size of a batch before compression. A batch has at least one record.
         indices: rows to encode, for example those of one partition; None: all.
@@ -75,7 +85,8 @@ def encode_from_arrow(
     timestamps = _timestamps(timestamps_ms, len(values))
     key = _NO_COLUMN if keys is None else _binary(keys, len(values))
     value = _binary(values, len(values))
-    header_lists, header_key, header_value = _header_columns(headers, len(values))
+    columns = headers if isinstance(headers, HeaderColumns) else header_columns(headers, len(values))
+    header_lists, header_key, header_value = columns.lists, columns.names, columns.values
     # Two passes over the rows: measure, then write into an array of exactly that size. Growing an array while writing
     # would copy it several times, and the size of a record stands in front of it, so it has to be known anyway.
     # One row per batch at most, so `measured` has as many as there are records; it is cut after the call.
@@ -164,6 +175,7 @@ _NO_BYTES = _read_only(np.empty(0, np.uint8))
 _NO_OFFSETS = _read_only(np.empty(0, np.int32))
 _ONE_OFFSET = _read_only(np.zeros(1, np.int32))
 _NO_COLUMN = _Binary(_NO_OFFSETS, _NO_BYTES, 0, _NO_BYTES)
+_NO_HEADERS = HeaderColumns(_NO_OFFSETS, _NO_COLUMN, _NO_COLUMN)
 
 
 def _rows(length: int, indices: IntegerArray | Sequence[int] | None) -> Int64Array:
@@ -214,10 +226,18 @@ def _view(buffer: pa.Buffer | None, kind: type[_Element]) -> NDArray[_Element]:
     return _read_only(np.frombuffer(buffer, kind))
 
 
-def _header_columns(headers: pa.Array | None, length: int) -> tuple[Int32Array, _Binary, _Binary]:
-    """List offsets, header keys, header values; empty list offsets say that no record has headers."""
+def header_columns(headers: pa.Array | None, length: int) -> HeaderColumns:
+    """Return the buffers of a column of headers.
+
+    Args:
+        headers: list<struct<key, value>>; None: no headers.
+        length: The number of records.
+
+    Raises:
+        ValueError: a column of another length, or a header without a key.
+    """
     if headers is None:
-        return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+        return _NO_HEADERS
     if len(headers) != length:
         raise ValueError(f"headers of {len(headers)} rows beside {length} values")
     if isinstance(headers, pa.ChunkedArray):
@@ -226,16 +246,16 @@ def _header_columns(headers: pa.Array | None, length: int) -> tuple[Int32Array, 
     # lengths to match.
     pairs = headers.flatten()
     if not len(pairs):
-        return _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+        return _NO_HEADERS
     if headers.null_count or headers.offset or not pa.types.is_list(headers.type):
         lengths = headers.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         list_offsets = np.zeros(length + 1, np.int32)
         np.cumsum(lengths, out=list_offsets[1:])
-    else:  # as they are: a send encodes each partition's rows with a call of its own, all with the same columns
+    else:  # as they are, without a look at each row: most rows have no headers
         list_offsets = np.frombuffer(headers.buffers()[1], np.int32)[: length + 1]
         list_offsets = list_offsets - list_offsets[0] if list_offsets[0] else list_offsets
     # `flatten` of a struct applies the struct's own nulls to its fields; `field` would not.
     keys, values = pairs.flatten()
     if keys.null_count:
         raise ValueError("a record header without a key")
-    return _read_only(list_offsets), _binary(keys, len(pairs)), _binary(values, len(pairs))
+    return HeaderColumns(_read_only(list_offsets), _binary(keys, len(pairs)), _binary(values, len(pairs)))

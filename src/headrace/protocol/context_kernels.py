@@ -13,15 +13,18 @@ from headrace.njit import njit
 from headrace.protocol.arrow_kernels import BAD, copy_bytes, read_varint
 
 if TYPE_CHECKING:
-    from headrace.array_types import ByteArray, Int32Array, Int64Array, Integer
+    from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array, Integer
 
 __all__ = [
     "BAD",
     "MOST_STATE_BYTES",
     "PARENT_BYTES",
     "fill_offsets",
+    "find_valid_rows",
+    "follow_traces",
     "scan_contexts",
     "write_contexts",
+    "write_pairs",
     "xor_span_ids",
 ]
 
@@ -36,6 +39,7 @@ _NO_DIGIT: Final = 255
 
 @njit(cache=True, nogil=True)
 def fill_offsets(rows: Int64Array, sizes: Int64Array, offsets: Int32Array) -> None:
+    """Write Arrow's offsets of a column in which only `rows`, ascending, have a size."""
     behind = 0
     end = 0
     for index in range(rows.shape[0]):
@@ -115,7 +119,7 @@ def scan_contexts(
         end = headers_end[row]
         parent = state = 0
         parent_size = state_size = 0
-        # Bounds as in `arrow_kernels.scan_headers`: the bytes come from untrusted clients.
+        # 1. Bounds as in `arrow_kernels.scan_headers`: the bytes come from untrusted clients, and numba checks nothing.
         for _ in range(header_counts[row]):
             name_size, position = read_varint(source, position, end)
             if position < 0 or name_size < 0 or name_size > end - position:
@@ -125,6 +129,7 @@ def scan_contexts(
             value_size, position = read_varint(source, position, end)
             if position < 0 or value_size > end - position:
                 return found, row
+            # 2. The last header of a name counts, also one without a value.
             if name_size == 11 and _equals(source, name, _PARENT_NAME):
                 parent = position
                 parent_size = value_size
@@ -133,6 +138,7 @@ def scan_contexts(
                 state_size = value_size
             if value_size > 0:
                 position += value_size
+        # 3. Headers that end before their record does are malformed, whether it is sampled or not.
         if position != end:
             return found, row
         if _is_sampled(source, parent, parent_size):
@@ -155,6 +161,7 @@ def write_contexts(
     bits: ByteArray,
     data: ByteArray,
 ) -> None:
+    """Write the contexts that `scan_contexts` found, and the bitmap of their rows."""
     for index in range(rows.shape[0]):
         row = rows[index]
         at = np.int64(offsets[row])
@@ -168,7 +175,104 @@ def write_contexts(
 
 @njit(cache=True, nogil=True)
 def xor_span_ids(data: ByteArray, starts: Int32Array, rows: Int64Array, digits: ByteArray) -> None:
+    """Replace the span id of each row by that id XOR the 16 hexadecimal `digits`."""
     for index in range(rows.shape[0]):
         at = np.int64(starts[rows[index]]) + 36
         for place in range(16):
             data[at + place] = _character(_digit(np.int64(data[at + place])) ^ np.int64(digits[place]))
+
+
+@njit(cache=True, nogil=True)
+def find_valid_rows(bitmap: ByteArray, bit: int, offsets: Int32Array, rows: Int64Array) -> int:
+    """Write the rows of a binary column that are neither null nor empty. Returns how many there are."""
+    found = 0
+    for row in range(offsets.shape[0] - 1):
+        if offsets[row + 1] == offsets[row]:
+            continue
+        place = row + bit
+        if bitmap.shape[0] == 0 or (bitmap[place >> 3] >> np.uint8(place & 7)) & 1:
+            rows[found] = row
+            found += 1
+    return found
+
+
+@njit(cache=True, nogil=True)
+def follow_traces(
+    data: ByteArray,
+    starts: Int32Array,
+    rows: Int64Array,
+    parents: ByteArray,
+    known: int,
+    most: int,
+    counts: Int64Array,
+    first: Int64Array,
+    is_followed: BoolArray,
+) -> int:
+    """Mark the rows whose trace is among the first `most` ones of a task.
+
+    `parents` has a row for each trace that is followed, `known` of them so far; `counts` and `first` receive their
+    number of records among these, and the first one. Returns the number of traces that are followed now.
+    """
+    for index in range(rows.shape[0]):
+        start = np.int64(starts[rows[index]])
+        trace = -1
+        for at in range(known):
+            # From the end: flags and span ids differ where the version and perhaps a trace id do not.
+            place = PARENT_BYTES - 1
+            while place >= 0 and parents[at, place] == data[start + place]:
+                place -= 1
+            if place < 0:
+                trace = at
+                break
+        if trace < 0 and known < most:
+            trace = known
+            for place in range(PARENT_BYTES):
+                parents[trace, place] = data[start + place]
+            known += 1
+        if trace < 0:
+            continue
+        if counts[trace] == 0:
+            first[trace] = rows[index]
+        counts[trace] += 1
+        is_followed[index] = True
+    return known
+
+
+@njit(cache=True, nogil=True)
+def write_pairs(
+    starts: Int32Array,
+    rows: Int64Array,
+    data: ByteArray,
+    pairs: Int64Array,
+    names: ByteArray,
+    name_offsets: Int32Array,
+    values: ByteArray,
+    value_offsets: Int32Array,
+) -> int:
+    """Write the headers of the context of each row. Returns their number."""
+    count = 0
+    name_end = 0
+    value_end: Integer = 0
+    name_offsets[0] = 0
+    value_offsets[0] = 0
+    for index in range(rows.shape[0]):
+        start = np.int64(starts[rows[index]])
+        state_bytes = np.int64(starts[rows[index] + 1]) - start - PARENT_BYTES
+        copy_bytes(names, np.int64(name_end), _PARENT_NAME, np.int64(0), np.int64(11))
+        copy_bytes(values, np.int64(value_end), data, start, np.int64(PARENT_BYTES))
+        name_end += 11
+        value_end += PARENT_BYTES
+        count += 1
+        name_offsets[count] = name_end
+        value_offsets[count] = value_end
+        pairs[index] = 1
+        if state_bytes > 0:
+            copy_bytes(names, np.int64(name_end), _STATE_NAME, np.int64(0), np.int64(10))
+            copy_bytes(values, np.int64(value_end), data, start + PARENT_BYTES, state_bytes)
+            name_end += 10
+            value_end += state_bytes
+            count += 1
+            name_offsets[count] = name_end
+            value_offsets[count] = value_end
+            pairs[index] = 2
+    return count

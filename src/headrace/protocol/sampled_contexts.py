@@ -17,7 +17,7 @@ from headrace.protocol import context_kernels as kernels
 from headrace.protocol.context_kernels import MOST_STATE_BYTES, PARENT_BYTES
 
 if TYPE_CHECKING:
-    from headrace.array_types import ByteArray, Int32Array, Int64Array
+    from headrace.array_types import BoolArray, ByteArray, Int32Array, Int64Array
 
 __all__ = ["MOST_STATE_BYTES", "PARENT_BYTES", "continued_contexts", "row_offsets", "sampled_contexts", "sampled_rows"]
 
@@ -61,7 +61,70 @@ def sampled_rows(contexts: pa.Array) -> Int64Array:
     """Return the rows of a column of contexts that are not null, ascending."""
     if contexts.null_count == len(contexts):
         return np.empty(0, np.int64)
-    return np.flatnonzero(contexts.is_valid().to_numpy(zero_copy_only=False))
+    bitmap, offsets, _ = _buffers(contexts)
+    rows = np.empty(len(contexts) - contexts.null_count, np.int64)
+    return rows[: kernels.find_valid_rows(bitmap, contexts.offset, offsets, rows)]
+
+
+class TraceSet:
+    """The first traces of a task that were met, up to a limit. Mutable."""
+
+    def __init__(self, most: int) -> None:
+        """`most` is the limit."""
+        self._most = most
+        self._parents = np.empty((most, PARENT_BYTES), np.uint8)
+        self._known = 0
+
+    def add(self, contexts: pa.Array, rows: Int64Array) -> tuple[BoolArray, Int64Array, Int64Array]:
+        """Add the traces of rows of a column of contexts.
+
+        Args:
+            contexts: As `sampled_contexts` returns them.
+            rows: Not null.
+
+        Returns:
+            Whether the trace of each of the rows is in the set; the first row of each trace that the rows have of the
+            set; and its number of rows.
+        """
+        is_followed = np.zeros(len(rows), np.bool_)
+        if not self._most:
+            return is_followed, np.empty(0, np.int64), np.empty(0, np.int64)
+        counts, first = np.zeros(self._most, np.int64), np.empty(self._most, np.int64)
+        _, offsets, data = _buffers(contexts)
+        self._known = kernels.follow_traces(
+            data, offsets, rows, self._parents, self._known, self._most, counts, first, is_followed
+        )
+        found = np.flatnonzero(counts)
+        return is_followed, first[found], counts[found]
+
+
+def context_headers(contexts: pa.Array, rows: Int64Array) -> tuple[Int32Array, pa.Array, pa.Array]:
+    """Return the headers of these contexts: the offsets of a column of lists, and names and values of its items."""
+    _, offsets, data = _buffers(contexts)
+    most = 2 * len(rows)
+    size = int(offsets[-1]) - int(offsets[0])
+    names, values = np.empty(11 * most, np.uint8), np.empty(size, np.uint8)
+    name_offsets, value_offsets = np.empty(most + 1, np.int32), np.empty(most + 1, np.int32)
+    pairs = np.empty(len(rows), np.int64)
+    count = kernels.write_pairs(offsets, rows, data, pairs, names, name_offsets, values, value_offsets)
+    return (
+        row_offsets(rows, pairs, len(contexts)),
+        pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(name_offsets), pa.py_buffer(names)]),
+        pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(value_offsets), pa.py_buffer(values)]),
+    )
+
+
+def _buffers(contexts: pa.Array) -> tuple[ByteArray, Int32Array, ByteArray]:
+    """Return the buffers of a binary column, read-only; the offsets begin at its first row."""
+    bitmap, offsets, data = contexts.buffers()
+    arrays = (
+        np.empty(0, np.uint8) if bitmap is None else np.frombuffer(bitmap, np.uint8),
+        np.frombuffer(offsets, np.int32)[contexts.offset : contexts.offset + len(contexts) + 1],
+        np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8),
+    )
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
 
 
 def continued_contexts(contexts: pa.Array, rows: Int64Array, salt: int) -> pa.Array:
@@ -77,11 +140,10 @@ def continued_contexts(contexts: pa.Array, rows: Int64Array, salt: int) -> pa.Ar
     """
     if not len(rows):
         return contexts
-    bitmap, offsets, data = contexts.buffers()
-    changed = np.frombuffer(data, np.uint8).copy()
+    bitmap, offsets, _ = contexts.buffers()
+    _, starts, data = _buffers(contexts)
+    changed = data.copy()
     digits = np.array([int(digit, 16) for digit in f"{salt & (1 << 64) - 1:016x}"], np.uint8)
-    starts = np.frombuffer(offsets, np.int32)[contexts.offset :]
-    starts.setflags(write=False)
     kernels.xor_span_ids(changed, starts, rows, digits)
     buffers = [bitmap, offsets, pa.py_buffer(changed)]
     return pa.Array.from_buffers(
@@ -101,4 +163,6 @@ def warm_up() -> None:
     header = b"\x16traceparent\x6e00-%032x-%016x-01" % (1, 1)
     at, end, counts = (np.array([number], np.int64) for number in (0, len(header), 1))
     contexts, _ = sampled_contexts(np.frombuffer(header, np.uint8), at, end, counts)
-    continued_contexts(contexts, sampled_rows(contexts), 1)
+    rows = sampled_rows(contexts)
+    TraceSet(1).add(contexts, rows)
+    context_headers(continued_contexts(contexts, rows, 1), rows)

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.protocol.arrow_batches import HEADERS_TYPE
-from headrace.protocol.sampled_contexts import MOST_STATE_BYTES, PARENT_BYTES, row_offsets, sampled_rows
+from headrace.protocol.sampled_contexts import (
+    MOST_STATE_BYTES,
+    PARENT_BYTES,
+    context_headers,
+    row_offsets,
+    sampled_rows,
+)
 
 if TYPE_CHECKING:
     from headrace.array_types import ByteArray, Int64Array, IntegerArray
@@ -116,20 +122,17 @@ def headers_with_contexts(contexts: pa.Array | pa.ChunkedArray, headers: pa.Arra
     rows = sampled_rows(contexts)
     if not len(rows):
         return headers
-    found = contexts.drop_null()
-    parents = pc.binary_slice(found, 0, PARENT_BYTES)
-    states = pc.binary_slice(found, PARENT_BYTES, PARENT_BYTES + MOST_STATE_BYTES)
-    stated = np.flatnonzero(pc.binary_length(states).to_numpy(zero_copy_only=False))
-    # 1. All pairs in one array: those of the rows so far, the parents, the states. 2. One stable sort by row brings
-    #    them in order; rows without a context keep what they have.
-    pairs, owners = _pairs_of(headers)
-    more_names = [pa.repeat(TRACEPARENT, len(rows)), pa.repeat(TRACESTATE, len(stated))]
-    names = pa.concat_arrays([pairs.field("key"), *more_names])
-    values = pa.concat_arrays([pairs.field("value"), parents, states.take(pa.array(stated))])
-    of_rows = np.concatenate([owners, rows, rows[stated]])
-    order = pa.array(np.argsort(of_rows, kind="stable"))
-    offsets = row_offsets(*np.unique(of_rows, return_counts=True), len(contexts))
-    children = pa.StructArray.from_arrays([names.take(order), values.take(order)], fields=list(HEADERS_TYPE.value_type))
+    offsets, names, values = context_headers(contexts, rows)
+    if headers is not None:
+        # All pairs in one array, those of the rows so far in front. One stable sort by row brings them in order; rows
+        # without a context keep what they have.
+        pairs, owners = _pairs_of(headers)
+        of_rows = np.concatenate([owners, np.repeat(rows, np.diff(offsets)[rows])])
+        order = pa.array(np.argsort(of_rows, kind="stable"))
+        names = pa.concat_arrays([pairs.field("key"), names]).take(order)
+        values = pa.concat_arrays([pairs.field("value"), values]).take(order)
+        offsets = row_offsets(*np.unique(of_rows, return_counts=True), len(contexts))
+    children = pa.StructArray.from_arrays([names, values], fields=list(HEADERS_TYPE.value_type))
     return pa.Array.from_buffers(HEADERS_TYPE, len(contexts), [None, pa.py_buffer(offsets)], children=[children])
 
 

@@ -7,18 +7,13 @@ derive them from the context and the micro-batch's attempt (`span_salt`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
-from headrace.protocol.sampled_contexts import PARENT_BYTES, continued_contexts, sampled_rows
+from headrace.protocol.sampled_contexts import TraceSet, continued_contexts, sampled_rows
 from headrace.spark.runtime.batches.plan import FollowedTrace, MicroBatchPlan, TaskReport
-
-if TYPE_CHECKING:
-    from headrace.array_types import BoolArray, Int64Array
 
 __all__ = ["MOST_TRACES", "TraceFollower", "span_salt"]
 
@@ -39,7 +34,7 @@ class TraceFollower:
 
     def __init__(self, plan: MicroBatchPlan) -> None:
         self._salt, self._most = span_salt(plan), plan.most_traces
-        self._followed: dict[int, list[bytes]] = {}  # by task: their contexts, without the `tracestate`
+        self._followed: dict[int, TraceSet] = {}  # by task
 
     def contexts(self, report: TaskReport, where: tuple[str, int], records: pa.Table) -> pa.Array:
         """Note the traces of these records in the task's report, and return the contexts of what comes of them.
@@ -57,34 +52,11 @@ class TraceFollower:
         rows = sampled_rows(contexts)
         if not len(rows):
             return contexts
-        is_followed = self._follow(report, where, records.column("offset"), contexts.drop_null(), rows)
+        followed = self._followed.setdefault(report.partition, TraceSet(self._most))
+        is_followed, first, counts = followed.add(contexts, rows)
+        offsets = records.column("offset")
+        for row, count in zip(first.tolist(), counts.tolist(), strict=True):  # 32 at most
+            context = contexts[row].as_py().decode("latin-1")
+            report.add_trace(FollowedTrace(context, where[0], where[1], offsets[row].as_py(), count))
+        report.unfollowed += len(rows) - int(counts.sum())
         return continued_contexts(contexts, rows[is_followed], self._salt)
-
-    def _follow(
-        self,
-        report: TaskReport,
-        where: tuple[str, int],
-        offsets: pa.ChunkedArray,
-        contexts: pa.Array,
-        rows: Int64Array,
-    ) -> BoolArray:
-        """Return which of the sampled rows have a trace that is followed."""
-        # 1. Each trace once, in the order of its first record; the number of records does not matter from here on.
-        traces = pc.binary_slice(contexts, 0, PARENT_BYTES).dictionary_encode()
-        of_rows = traces.indices.to_numpy()
-        distinct, first, counts = np.unique(of_rows, return_index=True, return_counts=True)
-        followed = self._followed.setdefault(report.partition, [])
-        known = np.zeros(len(distinct), np.bool_)
-        if followed:
-            known = pc.is_in(traces.dictionary, pa.array(followed, pa.binary())).to_numpy(zero_copy_only=False).copy()
-        # 2. Those that are followed from now on.
-        fresh = np.flatnonzero(~known)[: self._most - len(followed)]
-        followed += traces.dictionary.take(pa.array(fresh)).to_pylist()
-        known[fresh] = True
-        # 3. Their text for the report; not of the others, of which there may be many.
-        for one in np.flatnonzero(known).tolist():
-            at = int(first[one])
-            context, offset = contexts[at].as_py().decode("latin-1"), offsets[int(rows[at])].as_py()
-            report.add_trace(FollowedTrace(context, where[0], where[1], offset, int(counts[one])))
-        report.unfollowed += int(counts[~known].sum())
-        return known[of_rows]
