@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.harness.sink_stories import (
     INPUT,
@@ -74,10 +74,10 @@ class Place:
         return postgres.open_sink(self.server.url(), f"public.{name}", schema, key, deletes=deletes)
 
     def numbers(self, sink):
-        return Counter(n for (n,) in self.run(f"SELECT n FROM {sink._target()}"))
+        return Counter(n for (n,) in self.run(f"SELECT n FROM {sink.target}"))
 
     def rows(self, sink, columns="*", order="1"):
-        return self.run(f"SELECT {columns} FROM {sink._target()} ORDER BY {order}")
+        return self.run(f"SELECT {columns} FROM {sink.target} ORDER BY {order}")
 
     def staged(self, sink):
         """Rows and parts that wait."""
@@ -294,14 +294,15 @@ CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.inte
 KEYED_BATCHES = st.lists(st.tuples(CHANGES, st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=300 if LONG else 30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300 if LONG else 15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, batches=KEYED_BATCHES)
+@example(faults=[(28, "unknown")], batches=[([(("EWR", 1), None)], True)])
 def test_random_histories_with_deletions(tmp_path, faults, batches):
     check_deletions(Place(tmp_path), faults, batches)
 
 
 @pytest.mark.slow
-@settings(max_examples=100 if LONG else 3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=FAULTS, batches=KEYED_BATCHES)
 def test_random_histories_of_postgres_with_deletions(server, tmp_path, faults, batches):
     check_deletions(Place(tmp_path, server), faults, batches)
@@ -332,6 +333,8 @@ def check_deletions(place, faults, batches):
             assert keyed_rows(place, sink) == apply_changes(committed)
             if log:  # again, by an earlier owner of the task
                 until_done(lambda: sink.commit([log[0]]))
+        # A part whose staging had an unknown outcome was written again; its first attempt waits for the next owner.
+        until_done(lambda: owner_resolves(sink, log))
     assert keyed_rows(place, sink) == apply_changes(committed)
     assert place.staged(sink)[0] == 0
 
@@ -428,7 +431,7 @@ def test_rows_of_an_aggregate_replace_each_other(place):
     started(sink)
     for number, (origins, flights) in enumerate([(["EWR", "JFK", "EWR"], [1, 1, 2]), (["JFK", "LGA"], [5, 1])]):
         sink.commit([write_part(sink, number, pa.table({"origin": origins, "flights": flights}))])
-        place.run(f"UPDATE {sink._target()} SET note = 'kept' WHERE origin = 'JFK'")
+        place.run(f"UPDATE {sink.target} SET note = 'kept' WHERE origin = 'JFK'")
     assert place.rows(sink) == [("EWR", 2, "x"), ("JFK", 5, "kept"), ("LGA", 1, "x")]
     with pytest.raises(ValueError, match='"origin" is null'):
         write_part(sink, 2, pa.table({"origin": pa.array([None], pa.string()), "flights": [1]}))
@@ -490,11 +493,11 @@ def test_a_missing_table_is_refused_with_the_statement_that_creates_it(place):
 def test_a_table_that_others_change_is_refused_and_its_rows_wait(place):
     sink = started(place.sink())
     part = written(sink, 0)
-    place.run(f"ALTER TABLE {sink._target()} RENAME COLUMN n TO m")
+    place.run(f"ALTER TABLE {sink.target} RENAME COLUMN n TO m")
     for call in (sink.check, lambda: sink.commit([part])):
         with pytest.raises(SinkError, match='no column "n"'):
             call()
-    place.run(f"ALTER TABLE {sink._target()} RENAME COLUMN m TO n")
+    place.run(f"ALTER TABLE {sink.target} RENAME COLUMN m TO n")
     sink.commit([part])
     assert place.numbers(sink) == expected_numbers([0])
 
@@ -502,7 +505,7 @@ def test_a_table_that_others_change_is_refused_and_its_rows_wait(place):
 def test_a_table_that_is_gone_is_refused(place):
     sink = started(place.sink())
     part = written(sink, 0)
-    place.run(f"DROP TABLE {sink._target()}")
+    place.run(f"DROP TABLE {sink.target}")
     for call in (sink.check, lambda: sink.commit([part]), lambda: sink.positions(TASK)):
         with pytest.raises(SinkError, match="the table is gone"):
             call()

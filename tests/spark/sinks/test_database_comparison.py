@@ -42,9 +42,9 @@ def tables_of(place):
 def test_lost_repeated_and_foreign_rows_are_told_apart(place):
     sink = started(place.sink())
     sink.commit([written(sink, number) for number in range(2)])
-    place.run(f"DELETE FROM {sink._target()} WHERE n = 4")
-    place.run(f"INSERT INTO {sink._target()} SELECT * FROM {sink._target()} WHERE n = 0")
-    place.run(f"INSERT INTO {sink._target()} VALUES (77, 'JFK')")
+    place.run(f"DELETE FROM {sink.target} WHERE n = 4")
+    place.run(f"INSERT INTO {sink.target} SELECT * FROM {sink.target} WHERE n = 0")
+    place.run(f"INSERT INTO {sink.target} VALUES (77, 'JFK')")
     found = compare_table_rows(sink, [rows_of(0), rows_of(1)], examples=9)
     assert (found.expected, found.found, found.equal, found.repeated, found.extra) == (6, 7, 5, 1, 1)
     assert sorted(found.examples) == [("0", "EWR", 2, 1), ("4", None, 0, 1), ("77", "JFK", 1, 0)]
@@ -103,7 +103,7 @@ def test_random_multisets_against_a_plain_count(tmp_path, there, wanted):
     place = Place(tmp_path)
     sink = place.sink()
     for number in there:
-        place.run(f"INSERT INTO {sink._target()} VALUES ($1, 'a')", number)
+        place.run(f"INSERT INTO {sink.target} VALUES ($1, 'a')", number)
     rows = pa.table({"n": pa.array(wanted, pa.int64()), "origin": pa.array(["a"] * len(wanted), pa.string())})
     found = compare_table_rows(sink, [rows], examples=99)
     is_there, should_be = Counter(there), Counter(wanted)

@@ -161,8 +161,9 @@ class DatabaseSink(ABC):
     def _beside(self, name: str) -> str:
         """Return the quoted name of a table beside the target."""
 
+    @property
     @abstractmethod
-    def _target(self) -> str:
+    def target(self) -> str:
         """Return the quoted name of the target."""
 
     @abstractmethod
@@ -209,7 +210,7 @@ class DatabaseSink(ABC):
         """As of `Layout.insertion`."""
 
     @abstractmethod
-    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+    def reading(self, column: str, kind: str) -> tuple[str, str]:
         """Return the expression that reads a column, and Spark's of the text `{}` that makes it a value of `kind`."""
 
     @abstractmethod
@@ -316,7 +317,7 @@ class DatabaseSink(ABC):
                 connection.execute(statement)
 
     def _check_target(self, connection: Connection) -> None:
-        if not self._exists(connection, self._target()):
+        if not self._exists(connection, self.target):
             raise refused_table(self.name, "the table is gone", "create it again, or restore it")
 
     def _commit_part(self, connection: Connection, part: SinkPart, table_id: str) -> None:
@@ -347,7 +348,7 @@ class DatabaseSink(ABC):
     def _add_rows(self, connection: Connection, part: int, layout: Layout) -> None:
         staging = self._beside(layout.staging_table(self.table))
         try:
-            for statement in layout.statements(self._target(), staging, newest_only=self._newest_only):
+            for statement in layout.statements(self.target, staging, newest_only=self._newest_only):
                 connection.execute(statement, part)
         except LockTimeoutError:
             raise

@@ -84,7 +84,7 @@ def _copy_rows(sink: DatabaseSink, connection: Connection, rows: Iterable[pa.Tab
     layout = replace(sink.layout, key=())
     names = ", ".join(quoted(column.name) for column in layout.columns)
     copy, staged = sink._beside(_COPY), sink._beside(_STAGED)
-    connection.execute(f"CREATE TABLE {copy} AS SELECT {names} FROM {sink._target()} WHERE 1 = 0")
+    connection.execute(f"CREATE TABLE {copy} AS SELECT {names} FROM {sink.target} WHERE 1 = 0")
     connection.execute(f"CREATE TABLE {staged} ({', '.join(layout.staging_columns())})")
     for table in rows:
         encoded = sink._encode(table)
@@ -98,7 +98,7 @@ def _compare(sink: DatabaseSink, connection: Connection, examples: int) -> Table
     names = ", ".join(quoted(column.name) for column in sink.layout.columns)
     sides = (
         f"SELECT {columns}, 1 AS headrace_wanted, 0 AS headrace_found FROM {sink._beside(_COPY)} "
-        f"UNION ALL SELECT {columns}, 0, 1 FROM {sink._target()}"
+        f"UNION ALL SELECT {columns}, 0, 1 FROM {sink.target}"
     )
     # Nulls are one group, so they are equal here.
     pairs = (

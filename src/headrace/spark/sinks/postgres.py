@@ -71,7 +71,8 @@ class PostgresSink(DatabaseSink):
     def _beside(self, name: str) -> str:
         return f"{quoted(self.schema)}.{quoted(name)}"
 
-    def _target(self) -> str:
+    @property
+    def target(self) -> str:
         return self._beside(self.relation)
 
     def _exists(self, connection: Connection, table: str) -> bool:
@@ -79,7 +80,7 @@ class PostgresSink(DatabaseSink):
         return bool(found)
 
     def _facts(self, connection: Connection) -> TableFacts:
-        return read_facts(connection, self._target())
+        return read_facts(connection, self.target)
 
     def _fit_type(self, kind: str, column: str) -> tuple[str, str] | None:
         return fit_type(kind, column)
@@ -88,7 +89,7 @@ class PostgresSink(DatabaseSink):
         [(database, table)] = connection.execute(
             "SELECT (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), "
             "to_regclass($1)::oid::bigint",
-            self._target(),
+            self.target,
         )
         return f"{database}/{table}"
 
@@ -117,7 +118,7 @@ class PostgresSink(DatabaseSink):
             "(to_regclass($1)::oid, to_regclass($2)::oid) GROUP BY a.pid, a.usename, a.application_name, a.state "
             "ORDER BY max(CASE WHEN l.mode IN ('RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock') THEN 0 "
             "ELSE 1 END) DESC, min(a.xact_start), a.pid LIMIT 3",
-            self._target(),
+            self.target,
             self._beside("headrace_tasks"),
         )
         return [
@@ -137,7 +138,7 @@ class PostgresSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return True
 
-    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+    def reading(self, column: str, kind: str) -> tuple[str, str]:
         # The text of times and dates depends on settings of the session, and names years before Christ in words.
         since = f"CAST(round(extract(epoch FROM {column}) * 1000000) AS bigint)"
         if kind == "binary":

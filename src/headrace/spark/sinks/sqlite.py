@@ -67,7 +67,8 @@ class SqliteSink(DatabaseSink):
     def _beside(self, name: str) -> str:
         return quoted(name)
 
-    def _target(self) -> str:
+    @property
+    def target(self) -> str:
         return quoted(self.table)
 
     def _exists(self, connection: Connection, table: str) -> bool:
@@ -100,7 +101,7 @@ class SqliteSink(DatabaseSink):
     def _newest_only(self) -> bool:
         return False
 
-    def _reading(self, column: str, kind: str) -> tuple[str, str]:
+    def reading(self, column: str, kind: str) -> tuple[str, str]:
         if kind == "binary":
             # `hex` of a null is a text.
             return f"CASE WHEN {column} IS NOT NULL THEN hex({column}) END", "try_to_binary({}, 'hex')"

@@ -90,9 +90,9 @@ def with_second_rows(verdict: SinkVerdict, records: DataFrame) -> SinkVerdict:
 def _rows_of_database(spark: SparkSession, sink: DatabaseSink, schema: StructType) -> DataFrame:
     # As texts, each of which Spark reads by the column's type: neither driver has all types of Spark.
     kinds = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    readings = [sink._reading(staged_rows.quoted(name), kind) for name, kind in kinds]
+    readings = [sink.reading(staged_rows.quoted(name), kind) for name, kind in kinds]
     with sink.connection() as connection:
-        found = connection.execute(f"SELECT {', '.join(one for one, _ in readings)} FROM {sink._target()}")
+        found = connection.execute(f"SELECT {', '.join(one for one, _ in readings)} FROM {sink.target}")
     columns = list(zip(*found, strict=True)) or [() for _ in kinds]
     texts = pa.table({f"c{at}": pa.array(map(_text, column), pa.string()) for at, column in enumerate(columns)})
     text_schema = StructType([StructField(name, StringType()) for name in texts.column_names])
