@@ -36,8 +36,10 @@ from headrace.broker.metadata.topic_administration import TopicAdministration
 from headrace.broker.monitoring.broker_metrics import BrokerMetrics
 from headrace.broker.requests.quotas import Quotas
 from headrace.broker.requests.request_context import RequestContext
+from headrace.broker.security.acls import Operation
 from headrace.broker.security.authorizer import Authorizer
 from headrace.broker.security.credentials import ScramCredentials
+from headrace.coordinator.history import HISTORY_TOPIC
 from headrace.protocol.kio_units import from_ms
 from headrace.settings import list_of
 from headrace.storage.log_directory import LogDirectory
@@ -52,6 +54,7 @@ __all__ = [
     "ALL_OPERATIONS_UNKNOWN",
     "CONSUMER_GROUPS_OFF",
     "NO_THROTTLE",
+    "RECORDER_CLIENT_ID",
     "STREAMS_GROUPS_OFF",
     "Services",
     "open_directory",
@@ -71,6 +74,9 @@ CONSUMER_GROUPS_OFF = (
 )
 # Kafka's "not asked for" in fields of authorized operations.
 ALL_OPERATIONS_UNKNOWN = -(2**31)
+# Client id of `headrace recorder`. Kafka's broker lets `__admin_client` write to its internal topics by the same means
+# (`KafkaApis.handleProduceRequest`).
+RECORDER_CLIENT_ID = "headrace-recorder"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +111,18 @@ class Services:
     @property
     def node_id(self) -> BrokerId:
         return BrokerId(self.configuration.integer("node.id"))
+
+    def may_write_internal(self, context: RequestContext, topic: str) -> bool:
+        """Return whether a client may write to this internal topic, and create it: only `headrace recorder` may.
+
+        With access rules it has CLUSTER_ACTION on the cluster, the right of brokers; without, its client id protects
+        against accidents alone. If the broker records by itself, no client may: two writers would number entries twice.
+        """
+        if topic != HISTORY_TOPIC or self.recorder is not None:
+            return False
+        if self.authorizer.enabled:
+            return self.authorizer.on_cluster(context, Operation.CLUSTER_ACTION)
+        return context.client_id == RECORDER_CLIENT_ID
 
 
 async def open_directory(configuration: BrokerConfiguration, clock: Clock) -> LogDirectory:

@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 def look(agent: GroupHistoryAgent, broker: EmbeddedBroker) -> int:
-    with Admin(broker.bootstrap_servers) as admin:
+    with Admin(broker.bootstrap_servers, client_id="headrace-recorder") as admin:
         return agent.record(admin, broker.clock.now_ms())
 
 

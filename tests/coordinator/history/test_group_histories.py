@@ -121,7 +121,8 @@ def test_a_group_that_was_deleted_goes_on_with_its_sequence() -> None:
     histories.observe((), (began,), AUTHOR, 3_000)
     assert [(entry.kind, entry.sequence, entry.reason) for entry in histories.take_entries()] == [
         ("waiting", 5, "a joined"),
-        ("waiting", 6, "a joined"),
+        ("deleted", 6, ""),
+        ("waiting", 7, "a joined"),
     ]
 
 

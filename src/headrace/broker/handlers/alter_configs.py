@@ -19,7 +19,7 @@ from headrace.broker.requests.partial_response import (
 from headrace.broker.requests.request_context import RequestContext
 from headrace.broker.security.acls import Operation
 from headrace.broker.services import NO_THROTTLE, Services
-from headrace.coordinator.settings import GROUP_SETTINGS
+from headrace.coordinator.settings import COORDINATOR_SETTINGS, GROUP_SETTINGS
 from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.error_codes import ErrorCode
@@ -174,8 +174,25 @@ def _in_force(resource_type: int, own: Mapping[str, str], setting: Setting, brok
     return render_value(broker.configuration.get(inherited)) or ""
 
 
+def record_changes(
+    resource_type: int, name: str, before: Mapping[str, str], context: RequestContext, request: str, broker: Services
+) -> None:
+    """Pass changed settings of groups, and of the broker those that groups inherit, to the recorder of groups."""
+    if broker.recorder is None or resource_type not in (BROKER, GROUP):
+        return
+    after = own_settings(resource_type, name, broker)
+    changes = [
+        f"{setting}={after.get(setting, '(default)')}, was {before.get(setting, '(default)')}"
+        for setting in sorted({*before, *after})
+        if before.get(setting) != after.get(setting) and (resource_type == GROUP or setting in COORDINATOR_SETTINGS)
+    ]
+    if changes:
+        group_id = name if resource_type == GROUP else ""
+        broker.recorder.observe_settings(group_id, "; ".join(changes), context.coordinator, request)
+
+
 def handle_alter_configs(
-    request: m.alter_configs_request.AlterConfigsRequest, _context: RequestContext, broker: Services
+    request: m.alter_configs_request.AlterConfigsRequest, context: RequestContext, broker: Services
 ) -> m.alter_configs_response.AlterConfigsResponse:
     """AlterConfigs (API 33): all own settings of a topic, broker or group are replaced by the ones given.
 
@@ -187,9 +204,11 @@ def handle_alter_configs(
         # AlterConfigs replaces: a setting that is not named returns to its default. That loses concurrent changes of
         # others, for which KIP-339 deprecated it.
         settings = {config.name: config.value or "" for config in asked.configs}
-        replace_settings(
-            int(asked.resource_type), asked.resource_name, settings, broker, validate_only=request.validate_only
-        )
+        kind, name = int(asked.resource_type), asked.resource_name
+        before = own_settings(kind, name, broker)
+        replace_settings(kind, name, settings, broker, validate_only=request.validate_only)
+        if not request.validate_only:
+            record_changes(kind, name, before, context, "AlterConfigs", broker)
 
     return r.AlterConfigsResponse(
         throttle_time=NO_THROTTLE,
@@ -207,7 +226,7 @@ def handle_alter_configs(
 
 def handle_incremental_alter_configs(
     request: m.incremental_alter_configs_request.IncrementalAlterConfigsRequest,
-    _context: RequestContext,
+    context: RequestContext,
     broker: Services,
 ) -> m.incremental_alter_configs_response.IncrementalAlterConfigsResponse:
     """IncrementalAlterConfigs (API 44): single settings of topics, brokers and groups are set, deleted, added to,
@@ -220,8 +239,11 @@ def handle_incremental_alter_configs(
     def alter(asked: m.incremental_alter_configs_request.AlterConfigsResource) -> None:
         changes = [Change(config.name, int(config.config_operation), config.value) for config in asked.configs]
         kind, name = int(asked.resource_type), asked.resource_name
+        before = own_settings(kind, name, broker)
         settings = applied(kind, name, changes, broker)
         replace_settings(kind, name, settings, broker, validate_only=request.validate_only)
+        if not request.validate_only:
+            record_changes(kind, name, before, context, "IncrementalAlterConfigs", broker)
 
     return r.IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE,

@@ -259,7 +259,7 @@ class _Appending:
             return _failed(
                 part.index, ErrorCode.unknown_topic_id if version >= 13 else ErrorCode.unknown_topic_or_partition, None
             )
-        refusal = _refusal(topic, part, request)
+        refusal = _refusal(topic, part, request, self._context, broker)
         if refusal is not None:
             return _failed(part.index, *refusal)
         try:
@@ -344,13 +344,15 @@ def _refusal(
     topic: TopicDescription,
     part: m.produce_request.PartitionProduceData,
     request: m.produce_request.ProduceRequest,
+    context: RequestContext,
+    broker: Services,
 ) -> tuple[ErrorCode, str | None] | None:
     # In Kafka's order: acks, the partition, the topic.
     if request.acks not in (-1, 0, 1):
         return ErrorCode.invalid_required_acks, None
     if not 0 <= part.index < topic.partitions:
         return ErrorCode.unknown_topic_or_partition, None
-    if topic.is_internal:
+    if topic.is_internal and not broker.may_write_internal(context, topic.name):
         return ErrorCode.invalid_topic_exception, f"Clients cannot produce to the internal topic {topic.name}."
     return None
 

@@ -9,7 +9,7 @@ from typing import cast
 from kio.static.primitive import i32
 
 from headrace.broker.handlers.groups import authorize_described_groups, hide_group
-from headrace.broker.metadata.cluster_metadata import INTERNAL_TOPICS
+from headrace.broker.metadata.cluster_metadata import KAFKA_INTERNAL_TOPICS
 from headrace.broker.metadata.topic_administration import TopicAdministration, illegal_topic_name
 from headrace.broker.requests.partial_response import (
     MESSAGES,
@@ -53,7 +53,7 @@ def handle_streams_group_heartbeat(
     if request.topology is not None:
         names = tuple(dict.fromkeys(_topic_names(request.topology)))
         # Kafka checks these in KafkaApis, before the coordinator: the order decides which error a wrong topology gets.
-        internal = ",".join(name for name in names if name in INTERNAL_TOPICS)
+        internal = ",".join(name for name in names if name in KAFKA_INTERNAL_TOPICS)
         if internal:
             return refuse_heartbeat(
                 ErrorCode.streams_invalid_topology,

@@ -49,7 +49,7 @@ _TOO_MANY = "Excessively large number of partitions per request."
 
 
 def handle_create_topics(
-    request: m.create_topics_request.CreateTopicsRequest, _context: RequestContext, broker: Services
+    request: m.create_topics_request.CreateTopicsRequest, context: RequestContext, broker: Services
 ) -> m.create_topics_response.CreateTopicsResponse:
     """CreateTopics (API 19): new topics, each with its own answer.
 
@@ -61,7 +61,7 @@ def handle_create_topics(
     named = Counter(topic.name for topic in request.topics)
     results = {name: _refused_topic(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in named}
     once = [topic for topic in request.topics if named[topic.name] == 1]
-    wanted = [_wanted_topic(topic) for topic in once]
+    wanted = [_wanted_topic(topic, context, broker) for topic in once]
     # Two bounds on one request, both refused as a whole before anything is created: ours on topics, Kafka's on
     # partitions.
     default = broker.configuration.integer("num.partitions")
@@ -84,13 +84,16 @@ def handle_create_topics(
     return m.create_topics_response.CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
 
 
-def _wanted_topic(topic: m.create_topics_request.CreatableTopic) -> WantedTopic:
+def _wanted_topic(
+    topic: m.create_topics_request.CreatableTopic, context: RequestContext, broker: Services
+) -> WantedTopic:
     return WantedTopic(
         name=topic.name,
         partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments={assigned.partition_index: assigned.broker_ids for assigned in topic.assignments},
         configs={config.name: config.value for config in topic.configs},
+        may_be_internal=broker.may_write_internal(context, topic.name),
     )
 
 

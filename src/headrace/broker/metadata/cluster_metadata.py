@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from headrace.coordinator.history import HISTORY_TOPIC
 from headrace.coordinator.metadata_image import MetadataImage, TopicImage, TopicRetention
 from headrace.storage.directory_metadata import TopicEntry
 from headrace.storage.log_directory import LogDirectory
 
-__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
+__all__ = ["GROUP_METADATA_TOPIC", "INTERNAL_TOPICS", "KAFKA_INTERNAL_TOPICS", "ClusterMetadata", "TopicDescription"]
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 # `__share_group_state` is reserved although share groups are not served: a user topic of this name would be in the way
 # of a migration to Kafka.
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+KAFKA_INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, "__transaction_state", "__share_group_state"})
+# The history of groups is evidence: a right to write to topics in general must not suffice to change it. Unlike Kafka's
+# internal topics it may be a source of a streams group, which `headrace telemetry` is.
+INTERNAL_TOPICS = KAFKA_INTERNAL_TOPICS | {HISTORY_TOPIC}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

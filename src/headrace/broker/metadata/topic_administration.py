@@ -47,13 +47,14 @@ class _CreationFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTopic:
-    """A topic to be created. -1: the broker's default."""
+    """A topic to be created. -1: the broker's default. `may_be_internal`: its creator may write to internal topics."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     configs: Mapping[str, str | None] = field(default_factory=dict)
+    may_be_internal: bool = False
 
 
 class TopicRefused(Exception):
@@ -131,7 +132,7 @@ class TopicAdministration:
         #    the topics of one request as well.
         for topic in wanted:
             try:
-                self._check_name(topic.name, beside=collisions)
+                self._check_name(topic.name, beside=collisions, may_be_internal=topic.may_be_internal)
                 count = self._partition_count(topic.partitions, topic.replication_factor, topic.assignments)
                 kept = self._checked_configs(topic.configs)
                 self._check_totals(len(added) + 1, total + count)
@@ -265,14 +266,14 @@ class TopicAdministration:
                 self._metadata.configure_topic(topic, kept)
             self._changed()
 
-    def _check_name(self, name: str, beside: Mapping[str, str]) -> None:
+    def _check_name(self, name: str, beside: Mapping[str, str], *, may_be_internal: bool) -> None:
         """`beside`: topics that are about to be made as well, by their names in metrics."""
         reason = illegal_topic_name(name)
         if reason is not None:
             raise TopicRefused(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {reason}")
         if self._metadata.topic(name) is not None:
             raise TopicRefused(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
-        if name in INTERNAL_TOPICS:
+        if name in INTERNAL_TOPICS and not may_be_internal:
             raise TopicRefused(ErrorCode.invalid_request, f"Creation of internal topic {name} is prohibited.")
         other = self._metadata.name_that_collides(name) or beside.get(metric_name(name))
         if other is not None:

@@ -21,6 +21,7 @@ from headrace.broker.clock import Clock
 from headrace.broker.logs.partition_logs import AppendRefused, PartitionLogs, ReadRefused, end_of
 from headrace.broker.metadata.cluster_metadata import ClusterMetadata, TopicDescription
 from headrace.coordinator.history.group_histories import GroupHistories
+from headrace.coordinator.history.group_history import SETTINGS_CHANGED
 from headrace.coordinator.history.history_record import (
     HISTORY_TOPIC,
     HISTORY_TOPIC_SETTINGS,
@@ -61,6 +62,7 @@ class _Effects(NamedTuple):
     events: tuple[CoordinatorEvent, ...]
     replies: tuple[Reply, ...]
     context: RequestContext | None
+    request: str = ""  # name of the API, where no reply of the coordinator shows it
 
 
 class GroupRecorder:
@@ -116,6 +118,23 @@ class GroupRecorder:
             self._lost += 1
             return
         self._queue.append(_Effects(self._clock.now_ms(), records, events, outcome.replies, context))
+
+    def observe_settings(self, group_id: str, changes: str, context: RequestContext, request: str) -> None:
+        """Queue changed settings.
+
+        Args:
+            group_id: The group; `RECORDER` for settings of the broker that all groups inherit.
+            changes: The changes in words.
+            context: Context of the request.
+            request: Name of its API.
+        """
+        from headrace.coordinator.result import CoordinatorEvent
+
+        if len(self._queue) >= MOST_QUEUED:
+            self._lost += 1
+            return
+        event = CoordinatorEvent(name=SETTINGS_CHANGED, group_id=group_id, details=(("changes", changes),))
+        self._queue.append(_Effects(self._clock.now_ms(), (), (event,), (), context, request))
 
     async def record(self) -> None:
         """Write what the queue holds; the background task of the recorder."""
@@ -231,7 +250,7 @@ def _author(effects: _Effects) -> Author:
     if context is None:
         return Author()
     # The reply names the API; a request that the rule parked has none yet.
-    request = next(
+    request = effects.request or next(
         (
             type(each.response).__name__.removesuffix("Response")
             for each in effects.replies
@@ -239,7 +258,12 @@ def _author(effects: _Effects) -> Author:
         ),
         "",
     )
-    return Author(client_id=context.client_id, client_host=context.client_host, request=request)
+    return Author(
+        client_id=context.client_id,
+        client_host=context.client_host,
+        request=request,
+        principal=context.principal,
+    )
 
 
 def _batches(entries: list[HistoryRecord]) -> Iterator[list[HistoryRecord]]:

@@ -98,11 +98,12 @@ class RequestContext:
     @property
     def coordinator(self) -> CoordinatorContext:
         """The part of the context that the coordinator's rules may use."""
-        # Made only for requests of groups: the rules must not see principals, sockets or addresses, or they could not
-        # be replayed in the simulator.
+        # Made only for requests of groups: the rules must not see sockets or connections, or they could not be replayed
+        # in the simulator.
         return CoordinatorContext(
             token=self.token,
             client_id=self.client_id,
             client_host=self.client_host,
             api_version=self.api_version,
+            principal=str(self.principal),
         )

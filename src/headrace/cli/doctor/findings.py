@@ -17,7 +17,7 @@ from headrace.cli.doctor.client_logs import LogCause, LogLine
 from headrace.cli.doctor.group_events import GroupEvent
 from headrace.cli.doctor.group_state import GroupState, PartitionState
 
-__all__ = ["MOST_EVIDENCE", "Finding", "diagnose", "event_line"]
+__all__ = ["MOST_EVIDENCE", "REASONS", "Finding", "diagnose", "event_line"]
 
 MOST_EVIDENCE = 5
 # Beyond this count more evidence of one cause does not raise its rank: a client that tries every 100 ms would outrank
@@ -225,7 +225,7 @@ def _flapping(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> 
 
 
 # Reasons of the coordinator and of Java's clients (`LeaveGroupRequest`), as a recorder writes them.
-_REASONS = (
+REASONS = (
     ("session-expired", ("the member session expired", "its session timed out")),
     ("slow-batches", ("the rebalance timeout expired", "it did not join again in time", "poll timeout has expired")),
 )
@@ -234,7 +234,7 @@ _REASONS = (
 def _recorded_reasons(events: Sequence[GroupEvent], time_text: Callable[[int], str]) -> list[Finding]:
     """Causes of leaves whose reason was recorded."""
     found = []
-    for cause, texts in _REASONS:
+    for cause, texts in REASONS:
         left = [event for event in events if event.kind == "left" and any(text in event.reason for text in texts)]
         if left:
             # A client that crashes again and again loses a session each time: its flapping weighs more than that.

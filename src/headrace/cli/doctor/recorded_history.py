@@ -33,6 +33,9 @@ __all__ = [
 _EVENT_KINDS = frozenset({"joined", "left", "replaced", "rebalance", "subscription", "metadata", "topology"})
 # A classic group writes the leave of a member with its next generation, up to a rebalance timeout later.
 SAME_WITHIN_MS = 600_000
+# Without authentication every client has this principal, which says nothing.
+_ANONYMOUS = "User:ANONYMOUS"
+_OUTSIDE_KINDS = ("deleted", "offsets", "settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class RecordedStep:
     Attributes:
         at_ms: Time of its first entry.
         cause: The first entry in words, with reason and author.
+        interventions: Changes from outside: deletions, positions, settings, in words.
         waited_for: Requests that the group waited for, or what its topology lacks.
         partition_count: Partitions that stood still.
         longest_ms: The longest standstill of one of them.
@@ -73,6 +77,7 @@ class RecordedStep:
 
     at_ms: int
     cause: str
+    interventions: tuple[str, ...]
     waited_for: tuple[str, ...]
     partition_count: int
     longest_ms: int
@@ -147,11 +152,11 @@ def recorded_steps(history: Sequence[HistoryRecord]) -> list[RecordedStep]:
 
 
 def step_lines(steps: Sequence[RecordedStep], time_text: Callable[[int], str]) -> list[str]:
-    """Return each step that cost something in a line: its time, its cause, standstill and rates."""
+    """Return a line for each step that cost something or came from outside: its time, its cause, standstill, rates."""
     return [
         f"{time_text(step.at_ms)} {step.cause}" + "".join(f"; {part}" for part in parts)
         for step in steps
-        if (parts := _costs(step))
+        if (parts := _costs(step)) or step.interventions
     ]
 
 
@@ -167,7 +172,7 @@ def total_lines(totals: Sequence[PartitionTotal]) -> list[str]:
 
 
 def _costs(step: RecordedStep) -> list[str]:
-    parts = []
+    parts = [each for each in step.interventions if each != step.cause]
     if step.waited_for:
         parts.append(f"waited for {', '.join(step.waited_for)}")
     if step.partition_count:
@@ -191,6 +196,7 @@ def _step(entries: Sequence[HistoryRecord]) -> RecordedStep:
     return RecordedStep(
         at_ms=first.at_ms,
         cause=_cause(first),
+        interventions=tuple(_cause(each) for each in entries if each.kind in _OUTSIDE_KINDS),
         waited_for=tuple(
             dict.fromkeys(entry.detail for entry in entries if entry.kind in ("waiting", "not-ready") and entry.detail)
         ),
@@ -223,7 +229,8 @@ def _author_text(author: Author) -> str:
     if not author.client_id and not author.client_host:
         return ""
     request = f"{author.request} of " if author.request else ""
-    return f"{request}{author.client_id} at {author.client_host}"
+    principal = f" as {author.principal}" if author.principal not in ("", _ANONYMOUS) else ""
+    return f"{request}{author.client_id} at {author.client_host}{principal}"
 
 
 def _event(entry: HistoryRecord) -> GroupEvent:

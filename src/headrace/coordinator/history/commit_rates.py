@@ -35,6 +35,14 @@ class CommitRates:
         else:
             self._buckets.append([number, offset - before])
 
+    def offset(self, key: TopicPartition) -> int | None:
+        """Return the last committed offset of a partition; None if none is known."""
+        return self._offsets.get(key)
+
+    def forget(self, key: TopicPartition) -> None:
+        """Take note that the committed offset of a partition was removed."""
+        self._offsets.pop(key, None)
+
     def rate(self, from_ms: int, to_ms: int) -> float | None:
         """Return records per second between two times, to the precision of an interval.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.coordinator.history.assignments import TopicName
-from headrace.coordinator.history.group_history import GroupHistory
+from headrace.coordinator.history.group_history import SETTINGS_CHANGED, GroupHistory
 from headrace.coordinator.history.history_record import Author, HistoryKind, HistoryRecord
 from headrace.coordinator.records.schemas import (
     ConsumerGroupMetadataKey,
@@ -59,36 +59,90 @@ class GroupHistories:
         self, records: Sequence[CoordinatorRecord], events: Sequence[CoordinatorEvent], author: Author, at_ms: int
     ) -> None:
         """Take note of the effects of one rule, which may concern several groups."""
-        # A commit of one group, which nearly all calls are. Groups without members have no history.
-        if not events and records and isinstance(records[0].key, OffsetCommitKey):
-            history = self._groups.get(records[0].key.group)
-            if history is None:
-                return
-            if all(isinstance(each.key, OffsetCommitKey) and each.key.group == history.group_id for each in records):
-                history.observe(records, (), author, at_ms)
-                return
+        is_deleted = author.request == "DeleteGroups"
+        if not events and not is_deleted and self._observe_commit(records, author, at_ms):
+            return
+        if any(event.name == SETTINGS_CHANGED for event in events):
+            self._observe_settings(events, author, at_ms)
+            return
         changed: dict[str, tuple[list[CoordinatorRecord], list[CoordinatorEvent]]] = {}
         for record in records:
             changed.setdefault(_group_id(record.key), ([], []))[0].append(record)
         for event in events:
             changed.setdefault(event.group_id, ([], []))[1].append(event)
         for group_id, (of_group, about) in changed.items():
-            if group_id not in self._groups and not about and all(map(_is_offset_or_tombstone, of_group)):
+            # A group that changes its type has records of the new one behind the tombstone. A group that only holds
+            # offsets has no record of its own, but a request that deletes it.
+            if is_deleted or _is_deletion(of_group):
+                self._delete(group_id, of_group, about, author, at_ms)
+            elif group_id in self._groups or about or not all(map(_is_offset_or_tombstone, of_group)):
+                history = self._history(group_id)
+                history.observe(of_group, about, author, at_ms)
+                self._active[group_id] = history
+
+    def _observe_commit(self, records: Sequence[CoordinatorRecord], author: Author, at_ms: int) -> bool:
+        """Take note of a commit of one group, which nearly all calls are. False if the records are something else."""
+        key = records[0].key if records else None
+        if not isinstance(key, OffsetCommitKey):
+            return False
+        # Groups without members have no history.
+        history = self._groups.get(key.group)
+        if history is None:
+            return True
+        if not all(isinstance(each.key, OffsetCommitKey) and each.key.group == key.group for each in records):
+            return False
+        history.observe(records, (), author, at_ms)
+        if history.has_entries:
+            self._active[key.group] = history
+        return True
+
+    def _delete(
+        self,
+        group_id: str,
+        records: Sequence[CoordinatorRecord],
+        events: Sequence[CoordinatorEvent],
+        author: Author,
+        at_ms: int,
+    ) -> None:
+        if group_id not in self._groups and not author.request:
+            return  # a group without history, whose offsets expired
+        history = self._history(group_id)
+        # Its offsets go with it, without an entry of their own.
+        history.observe([each for each in records if not isinstance(each.key, OffsetCommitKey)], events, author, at_ms)
+        history.delete(author, at_ms)
+        self._forget(history)
+
+    def _observe_settings(self, events: Sequence[CoordinatorEvent], author: Author, at_ms: int) -> None:
+        for event in events:
+            changes = dict(event.details)["changes"]
+            if event.group_id == RECORDER:
+                self._add_own("settings", changes, author, at_ms)
                 continue
-            history = self._history(group_id)
-            history.observe(of_group, about, author, at_ms)
-            self._active[group_id] = history
-            # A group that changes its type has records of the new one behind the tombstone.
-            if _is_deletion(of_group):
+            # Settings may come before the first member, and for names that never become groups: those keep no state.
+            is_known = event.group_id in self._groups
+            history = self._history(event.group_id)
+            history.change_settings(changes, author, at_ms)
+            self._active[event.group_id] = history
+            if not is_known:
                 self._forget(history)
 
     def add_own(self, detail: str, at_ms: int) -> None:
         """Add an entry about the recorder: that it began, or what it has lost."""
-        kind: HistoryKind = "recorder"
+        self._add_own("recorder", detail, Author(), at_ms)
+
+    def _add_own(self, kind: HistoryKind, detail: str, author: Author, at_ms: int) -> None:
         sequence = self._sequences.get(RECORDER, 0)
         self._sequences[RECORDER] = sequence + 1
         self._own.append(
-            HistoryRecord(group_id=RECORDER, sequence=sequence, step=sequence, at_ms=at_ms, kind=kind, detail=detail)
+            HistoryRecord(
+                group_id=RECORDER,
+                sequence=sequence,
+                step=sequence,
+                at_ms=at_ms,
+                kind=kind,
+                author=author,
+                detail=detail,
+            )
         )
 
     def on_time(self, now_ms: int) -> None:

@@ -25,12 +25,17 @@ from headrace.coordinator.records.schemas import (
 )
 from headrace.coordinator.result import CoordinatorEvent, CoordinatorRecord
 
-__all__ = ["STEP_QUIET_MS", "GroupHistory"]
+__all__ = ["SETTINGS_CHANGED", "STEP_QUIET_MS", "GroupHistory"]
+
+SETTINGS_CHANGED = "SettingsChanged"
+"""Name of the event of changed settings, which no rule of the coordinator emits; its detail is `changes`."""
 
 STEP_QUIET_MS = 15_000
 # The rates of a storm that never ends are reported this often.
 RATE_LONGEST_MS = 600_000
 RATE_WINDOW_MS = 60_000
+# Positions by name in one entry.
+MOST_OFFSETS = 50
 _COORDINATOR = Author()
 _ASSIGNMENT_KEYS = (ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
 _NO_REASON = "not provided"
@@ -73,6 +78,13 @@ class GroupHistory:
         self._last_ms = -STEP_QUIET_MS
         # First step whose rates are not reported, and its time; None once they are.
         self._unreported: tuple[int, int] | None = None
+        # Author and time of the last entry about offsets that were set from outside.
+        self._offsets_set: tuple[Author, int] | None = None
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there are entries to take."""
+        return bool(self._entries)
 
     @property
     def is_waiting(self) -> bool:
@@ -106,6 +118,7 @@ class GroupHistory:
         #    the one that it has now; only the last of a rule was ever in effect.
         last = {record.key: record for record in records if isinstance(record.key, _ASSIGNMENT_KEYS)}
         changes: list[GroupEvent] = []
+        self._note_offsets(records, author, at_ms)
         for record in records:
             key: Any = record.key
             if isinstance(key, OffsetCommitKey):
@@ -155,6 +168,14 @@ class GroupHistory:
             case "GroupUpgraded" | "GroupDowngraded":
                 self._add("converted", at_ms, author, detail=_CONVERSIONS[event.name])
 
+    def delete(self, author: Author, at_ms: int) -> None:
+        """Take note that the group was deleted: by a request, or by the coordinator when its last offset expired."""
+        self._add("deleted", at_ms, author)
+
+    def change_settings(self, changes: str, author: Author, at_ms: int) -> None:
+        """Take note of changed settings of the group."""
+        self._add("settings", at_ms, author, detail=changes)
+
     def on_time(self, now_ms: int) -> None:
         """Add the standstills that are over, and the rates of steps that are over."""
         finished = self._tracker.take_finished(now_ms)
@@ -180,6 +201,37 @@ class GroupHistory:
         partition = key.topic, key.partition
         self._tracker.commit(partition, at_ms)
         self._rates.commit(partition, value.offset, at_ms)
+
+    def _note_offsets(self, records: Sequence[CoordinatorRecord], author: Author, at_ms: int) -> None:
+        """Add an entry for positions that no member set: a reset of an empty group, and removed ones.
+
+        A simple consumer that commits under the name of an empty group is like a tool that resets it. It has an entry
+        a minute, unless it moves back.
+        """
+        is_set = author.request == "OffsetCommit"
+        # Commits of members, which nearly all calls are.
+        if is_set and self._changes.member_count:
+            return
+        moved, removed, is_back = [], [], False
+        for record in records:
+            key, value = record.key, record.value
+            if not isinstance(key, OffsetCommitKey):
+                continue
+            before = self._rates.offset((key.topic, key.partition))
+            if value is None:
+                removed.append(f"{key.topic}-{key.partition}")
+                self._rates.forget((key.topic, key.partition))
+            elif is_set and isinstance(value, OffsetCommitValue) and before != value.offset:
+                moved.append(f"{key.topic}-{key.partition} {'' if before is None else f'{before} '}to {value.offset}")
+                is_back = is_back or (before is not None and value.offset < before)
+        if removed:
+            self._add("offsets", at_ms, author, detail=f"removed: {_listed(removed)}")
+        if not moved:
+            return
+        last = self._offsets_set
+        if is_back or last is None or last[0] != author or at_ms - last[1] >= RATE_WINDOW_MS:
+            self._offsets_set = author, at_ms
+            self._add("offsets", at_ms, author, detail=f"set: {_listed(moved)}")
 
     def _begin_rebalance(self, reason: str, author: Author, at_ms: int) -> None:
         count = self._changes.member_count
@@ -263,6 +315,11 @@ class GroupHistory:
         self.next_sequence += 1
 
 
+def _listed(parts: Sequence[str]) -> str:
+    more = len(parts) - MOST_OFFSETS
+    return ", ".join(parts[:MOST_OFFSETS]) + (f" and {more} more" if more > 0 else "")
+
+
 def _is_about(record: CoordinatorRecord, member_id: str) -> bool:
     return getattr(record.key, "member_id", None) == member_id
 
@@ -275,5 +332,6 @@ def _author(change: GroupEvent, author: Author) -> Author:
     if change.kind not in ("joined", "replaced", "subscription"):
         return author
     if change.group_type == "classic":
+        # The principal of the SyncGroup is the leader's, who need not be this member.
         return Author(client_id=change.client_id, client_host=change.client_host, request="JoinGroup")
     return author if author.client_host else Author(client_id=change.client_id, client_host=change.client_host)

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
+from headrace.coordinator.history import HISTORY_TOPIC
 from headrace.coordinator.history.standstill import PartitionStandstill
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
     "record_key",
 ]
 
-HISTORY_TOPIC = "__headrace_group_history"
 HISTORY_TOPIC_SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "cleanup.policy": "compact,delete",
@@ -53,6 +53,9 @@ HistoryKind = Literal[
     "not-ready",
     "ready",
     "converted",
+    "deleted",
+    "offsets",
+    "settings",
     "standstill",
     "rate",
     "recorder",
@@ -67,11 +70,13 @@ class Author:
         client_id: Client id of the request; "" if the coordinator acted by itself.
         client_host: Address of the client.
         request: Name of the API.
+        principal: Principal of the request, "User:NAME".
     """
 
     client_id: str = ""
     client_host: str = ""
     request: str = ""
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
