@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def headrace_broker() -> Iterator[Contender]:
+def headrace_broker(settings: Mapping[str, object] = SETTINGS) -> Iterator[Contender]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    overrides = [part for name, value in SETTINGS.items() for part in ("--override", f"{name}={value}")]
+    overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "headrace.cli.main", "broker", "--data-dir", directory, "--port", str(port)]
         process = subprocess.Popen([*command, *overrides], stderr=subprocess.DEVNULL)
