@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from kio.static.primitive import i8, i32
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
+from tests.broker.consumer_group_member import Member, run_crash
 from tests.cli.command_lines import headrace_process
 from tests.harness.polling import wait_until
 from tests.harness.wire import WireClient
 
 from headrace.broker.embedded import EmbeddedBroker
+from headrace.broker.manual_clock import ManualClock
 from headrace.cli.commands.telemetry import SUBSCRIPTION
 from headrace.cli.telemetry.options import METRICS, REBALANCES
 from headrace.client.admin import Admin
@@ -25,6 +27,13 @@ from headrace.protocol import messages as m
 from headrace.protocol.api_keys import ApiKey
 
 BEGIN_MS = 1_700_000_400_000
+RECORDING = {
+    "headrace.group.history.records": 100,
+    "group.consumer.session.timeout.ms": 45_000,
+    "group.consumer.assignment.interval.ms": 0,
+    # The entries are years old, by their timestamps.
+    "log.retention.check.interval.ms": 2**40,
+}
 
 
 def push(broker: EmbeddedBroker, values: dict[int, int]) -> None:
@@ -72,12 +81,20 @@ def test_a_file_of_teams_without_its_columns(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_pushes_become_rows_and_alerts(tmp_path: Path) -> None:
-    with EmbeddedBroker() as broker:
+def test_pushes_and_entries_become_rows_and_alerts(tmp_path: Path) -> None:
+    # A recorder's topic from five days after the pushes: a crash, and an entry an hour later that closes the window.
+    clock = ManualClock(BEGIN_MS + 5 * 86_400_000)
+    with EmbeddedBroker({"in": 4}, data_dir=tmp_path / "data", config=RECORDING, clock=clock) as recording:
+        run_crash(recording)
+        clock.advance(3_600)
+        with Member(recording, "later") as later:
+            later.beat()
+    with EmbeddedBroker(data_dir=tmp_path / "data", config={"log.retention.ms": -1}) as broker:
         with Admin(broker.bootstrap_servers) as admin:
             admin.alter_configs("client-metrics", SUBSCRIPTION, {"metrics": ",".join(METRICS), "interval.ms": "1000"})
         push(broker, {1: 4, 2: 3, 40: 0})
         command = [sys.executable, "-m", "headrace.cli.main", "telemetry", "--subscribe", "1000"]
+        command += ["--history", "--standstill-ms", "40000"]
         log = tmp_path / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -87,11 +104,23 @@ def test_pushes_become_rows_and_alerts(tmp_path: Path) -> None:
                 env={**os.environ, "HEADRACE_STATE_DIR": str(tmp_path / "state")},
             )
         try:
-            wait_until(lambda: process.poll() is not None or rows(broker, "telemetry-alerts"), timeout_s=240)
+            wait_until(lambda: process.poll() is not None or len(rows(broker, "telemetry-alerts")) >= 2, timeout_s=240)
             assert process.poll() is None, log.read_text()
-            (row,), (alert,) = rows(broker, "telemetry-groups"), rows(broker, "telemetry-alerts")
+            (row,), alerts = rows(broker, "telemetry-groups"), rows(broker, "telemetry-alerts")
+            (recorded,) = rows(broker, "telemetry-rebalances")
         finally:
             process.terminate()
             process.wait(60)
     assert (row["group_id"], row["team"], row["rebalances"]) == ("orders", "shop", 7.0)
-    assert (alert["alert"], alert["value"]) == ("rebalance-storm", 42.0)
+    storm, standstill = sorted(alerts, key=lambda each: str(each["alert"]))
+    assert (storm["alert"], storm["source"], storm["value"]) == ("rebalance-storm", "metrics", 42.0)
+    assert (standstill["alert"], standstill["source"], standstill["group_id"]) == ("standstill", "recorder", "g")
+    assert (recorded["group_id"], recorded["left"], recorded["sessions_expired"]) == ("g", 1, 1)
+    assert recorded["partitions_stood_still"] >= 2
+    assert standstill["value"] == recorded["longest_standstill_ms"]
+
+
+def test_history_without_a_recorder_is_refused_with_the_fix(broker: EmbeddedBroker) -> None:
+    outcome = headrace_process("telemetry", "--history", "--bootstrap-server", broker.bootstrap_servers)
+    assert outcome.code == 2
+    assert "headrace.group.history.records" in outcome.err

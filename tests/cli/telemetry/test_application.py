@@ -11,6 +11,8 @@ from tests.harness.spark_sessions import spark_fixture
 
 from headrace.cli.telemetry.application import declare
 from headrace.cli.telemetry.options import BETWEEN_POLLS, LAG, REBALANCES, RECORDS, TelemetryOptions
+from headrace.coordinator.history.history_record import HISTORY_TOPIC, HistoryKind, HistoryRecord
+from headrace.coordinator.history.standstill import PartitionStandstill
 from headrace.testing import TopologyTest
 
 pytestmark = pytest.mark.spark
@@ -94,8 +96,81 @@ def test_storms_and_slow_members_are_alerts_with_the_team_of_the_file(spark: Spa
         ("orders", "logistics", 30.0),
         ("quiet", "quiet", None),
     ]
-    common = {"window": WINDOW, "group_id": "orders", "team": "logistics"}
+    common = {"window": WINDOW, "group_id": "orders", "team": "logistics", "source": "metrics"}
     assert sorted(alerts, key=lambda row: str(row["alert"])) == [
         {**common, "alert": "rebalance-storm", "value": 30.0, "client_id": None},
         {**common, "alert": "slow-member", "value": 400_000.0, "client_id": "b"},
+    ]
+
+
+def test_a_recorders_topic_becomes_a_table_of_rebalances(spark: SparkSession) -> None:
+    del spark
+    options = TelemetryOptions(history_topic=HISTORY_TOPIC, storm=12, standstill_ms=9_000)
+
+    def entry(group: str, sequence: int, kind: HistoryKind, second: int, **more: Any) -> bytes:
+        at_ms = BEGIN_MS + second * 1_000
+        return HistoryRecord(group_id=group, sequence=sequence, step=0, at_ms=at_ms, kind=kind, **more).to_json()
+
+    stood_still = [
+        PartitionStandstill(
+            topic="in",
+            partition=partition,
+            lost_ms=0,
+            assigned_ms=0,
+            at_least_ms=at_least_ms,
+            at_most_ms=at_most_ms,
+            from_member="a",
+            to_member="b",
+        )
+        for partition, at_least_ms, at_most_ms in ((0, 2_000, 2_500), (1, 9_000, None))
+    ]
+    rows = [
+        entry("", 0, "recorder", 0, detail="started"),
+        entry("orders", 0, "left", 10, reason="the member session expired", client_id="shop.a"),
+        entry("orders", 1, "rebalance", 10, reason="the member session expired", detail="group epoch 2"),
+        entry("orders", 2, "left", 20, reason="the rebalance timeout expired", client_id="shop.b"),
+        entry("orders", 3, "rebalance", 30, detail="group epoch 3"),
+        entry("orders", 4, "standstill", 40, partitions=tuple(stood_still), partition_count=2),
+        entry("orders", 5, "offsets", 50, detail="set: in-0 to 7"),
+        entry("quiet", 0, "joined", 50, client_id="c"),
+        entry("late", 0, "rebalance", 3_600),
+    ]
+    with TopologyTest(declare(options)) as test:
+        test.push(HISTORY_TOPIC, rows)
+        found, alerts = test.read(options.rebalances_topic), test.read(options.alerts_topic)
+    assert sorted(found, key=lambda row: row["group_id"]) == [
+        {
+            "window": WINDOW,
+            "group_id": "orders",
+            "team": "shop",
+            "rebalances": 2,
+            "left": 2,
+            "sessions_expired": 1,
+            "too_slow": 1,
+            "slow_client": "shop.b",
+            "interventions": 1,
+            "partitions_stood_still": 2,
+            "longest_standstill_ms": 9_000,
+            "rebalances_an_hour": 12.0,
+        },
+        {
+            "window": WINDOW,
+            "group_id": "quiet",
+            "team": None,
+            "rebalances": 0,
+            "left": 0,
+            "sessions_expired": 0,
+            "too_slow": 0,
+            "slow_client": None,
+            "interventions": 0,
+            "partitions_stood_still": 0,
+            "longest_standstill_ms": None,
+            "rebalances_an_hour": 0.0,
+        },
+    ]
+    common = {"window": WINDOW, "group_id": "orders", "team": "shop", "source": "recorder"}
+    assert sorted(alerts, key=lambda row: str(row["alert"])) == [
+        {**common, "alert": "rebalance-storm", "value": 12.0, "client_id": None},
+        {**common, "alert": "slow-member", "value": 1.0, "client_id": "shop.b"},
+        {**common, "alert": "standstill", "value": 9_000.0, "client_id": None},
     ]

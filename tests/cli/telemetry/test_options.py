@@ -14,6 +14,13 @@ def test_options_survive_the_environment() -> None:
     assert TelemetryOptions.from_json(options.to_json()) == options
 
 
+def test_a_recorders_topic_adds_a_topic_of_results() -> None:
+    assert TelemetryOptions().topics() == ("telemetry-groups", "telemetry-alerts")
+    options = TelemetryOptions(history_topic="h", rebalances_topic="r")
+    assert options.topics() == ("telemetry-groups", "telemetry-alerts", "r")
+    assert TelemetryOptions.from_json(options.to_json()) == options
+
+
 def test_teams_of_groups(tmp_path: Path) -> None:
     file = tmp_path / "teams.csv"
     file.write_text('team,group,since\nshop,orders,2024\n"a, b",stock,2025\n')

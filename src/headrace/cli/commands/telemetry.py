@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from headrace.cli.options import application_config_option, bootstrap_option
+
+if TYPE_CHECKING:
+    from headrace.cli.telemetry.options import TelemetryOptions
 
 __all__ = ["command"]
 
@@ -33,6 +37,14 @@ SUBSCRIPTION = "headrace-telemetry"
     help="Alert for a member with so long between two polls; half of max.poll.interval.ms by default.",
 )
 @click.option(
+    "--standstill-ms",
+    type=click.IntRange(1),
+    default=60_000,
+    show_default=True,
+    metavar="MS",
+    help="Alert for a group with a partition that stood still so long; needs --history.",
+)
+@click.option(
     "--team-pattern",
     default=r"^([^.]+)\.",
     show_default=True,
@@ -53,6 +65,14 @@ SUBSCRIPTION = "headrace-telemetry"
     "--alerts-topic", default="telemetry-alerts", show_default=True, metavar="NAME", help="The alerts' topic."
 )
 @click.option(
+    "--history",
+    is_flag=True,
+    help="Also read a recorder's topic: a table of rebalances and standstill by window and group.",
+)
+@click.option(
+    "--rebalances-topic", default="telemetry-rebalances", show_default=True, metavar="NAME", help="That table's topic."
+)
+@click.option(
     "--subscribe",
     type=click.IntRange(100, 3_600_000),
     metavar="MS",
@@ -71,10 +91,13 @@ def command(
     window: str,
     storm: int,
     slow_poll_ms: int,
+    standstill_ms: int,
     team_pattern: str,
     teams_file: Path | None,
     groups_topic: str,
     alerts_topic: str,
+    history: bool,
+    rebalances_topic: str,
     subscribe: int | None,
     until: str,
     config_file: Path | None,
@@ -84,14 +107,17 @@ def command(
 
     Runs an application with Spark over the topic of client metrics of `headrace broker`, exactly once. When a window
     closes, each group has one row in the table's topic, and an alert for a rebalance storm or a slow member. Start it
-    twice and both share the work.
+    twice and both share the work. --history adds what a recorder of groups wrote, also about groups whose clients push
+    nothing.
 
     \b
       headrace telemetry --subscribe 60000
       headrace telemetry --window '1 hour' --teams teams.csv --storm 12
+      headrace telemetry --history --standstill-ms 30000
     """
     from headrace.cli.running import RunOptions, run_instances
     from headrace.cli.telemetry.options import ENVIRONMENT, TelemetryOptions, read_teams
+    from headrace.coordinator.history.history_record import HISTORY_TOPIC
     from headrace.spark.spark_session import check_java
 
     try:
@@ -102,13 +128,16 @@ def command(
         window=window,
         storm=storm,
         slow_poll_ms=slow_poll_ms,
+        standstill_ms=standstill_ms,
         team_pattern=team_pattern,
         teams=teams,
         groups_topic=groups_topic,
         alerts_topic=alerts_topic,
+        history_topic=HISTORY_TOPIC if history else "",
+        rebalances_topic=rebalances_topic,
     )
     check_java()
-    _prepare_topics(bootstrap_servers, config_file, options.topics(), subscribe)
+    _prepare_topics(bootstrap_servers, config_file, options, subscribe)
     # The instance is a process of its own that loads the application by its module: the options travel with it.
     os.environ[ENVIRONMENT] = options.to_json()
     return run_instances(
@@ -122,17 +151,28 @@ def command(
 
 
 def _prepare_topics(
-    bootstrap_servers: str, config_file: Path | None, topics: tuple[str, ...], subscribe_ms: int | None
+    bootstrap_servers: str, config_file: Path | None, options: TelemetryOptions, subscribe_ms: int | None
 ) -> None:
-    """Create the topics of the results, and the subscription if asked for. Raises CannotConnect, BrokerError."""
+    """Create the topics of the results, and the subscription if asked for.
+
+    Raises:
+        click.UsageError: There is no recorder, and its topic is to be read.
+        CannotConnect: No broker is reachable.
+        BrokerError: The cluster refused.
+    """
     from headrace.cli.options import open_admin
     from headrace.cli.telemetry.options import METRICS
 
     with open_admin(
         bootstrap_servers, client_id="headrace-telemetry", timeout_ms=30_000, command_config=config_file
     ) as admin:
+        if options.history_topic and not admin.describe_topics([options.history_topic]).get(options.history_topic):
+            raise click.UsageError(
+                f"--history: there is no topic {options.history_topic}. Start the broker with "
+                "headrace.group.history.records=1000, or run headrace recorder beside another Kafka."
+            )
         # The alerts read the table's topic, so it has to be there before the application starts.
-        admin.create_topics(dict.fromkeys(topics, 1), exist_ok=True)
+        admin.create_topics(dict.fromkeys(options.topics(), 1), exist_ok=True)
         if subscribe_ms is not None:
             settings = {"metrics": ",".join(METRICS), "interval.ms": str(subscribe_ms)}
             admin.alter_configs("client-metrics", SUBSCRIPTION, settings)

@@ -6,7 +6,8 @@ the column null.
 
 Two steps, each behind windows that close: the pushes of a client in a window become one row, and the rows of a group's
 clients become one row of the group. Each client counts the rebalances that it took part in, so a group has had as many
-as its busiest member.
+as its busiest member. With a recorder's topic (`__headrace_group_history`), rebalances and standstill of each group and
+window become rows of a table of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from headrace import StreamsApp
+from headrace.cli.doctor.findings import REASONS
 from headrace.cli.telemetry.options import (
     BETWEEN_POLLS,
     ENVIRONMENT,
@@ -31,7 +33,18 @@ if TYPE_CHECKING:
 
     from headrace import Stream, StreamTable
 
-__all__ = ["GROUPS_SCHEMA", "METRICS_SCHEMA", "alert_rows", "declare", "group_rows", "member_rows"]
+__all__ = [
+    "GROUPS_SCHEMA",
+    "HISTORY_SCHEMA",
+    "METRICS_SCHEMA",
+    "REBALANCES_SCHEMA",
+    "alert_rows",
+    "declare",
+    "group_rows",
+    "member_rows",
+    "rebalance_rows",
+    "recorded_alert_rows",
+]
 
 METRICS_SCHEMA = (
     "client_instance_id string, client_id string, client_software_name string, client_software_version string, "
@@ -41,6 +54,15 @@ GROUPS_SCHEMA = (
     "window struct<start: timestamp, end: timestamp>, group_id string, team string, members bigint, "
     "rebalances double, rebalances_an_hour double, records double, seconds_at_zero double, lag double, "
     "between_polls_ms double, slowest_client string"
+)
+HISTORY_SCHEMA = (
+    "group_id string, at_ms bigint, kind string, reason string, client_id string, partition_count bigint, "
+    "partitions array<struct<topic: string, partition: int, at_least_ms: bigint, at_most_ms: bigint>>"
+)
+REBALANCES_SCHEMA = (
+    "window struct<start: timestamp, end: timestamp>, group_id string, team string, rebalances bigint, "
+    "rebalances_an_hour double, left bigint, sessions_expired bigint, too_slow bigint, slow_client string, "
+    "interventions bigint, partitions_stood_still bigint, longest_standstill_ms bigint"
 )
 
 
@@ -53,6 +75,14 @@ def declare(options: TelemetryOptions) -> StreamsApp:
     # Alerts read the table's topic: a table leaves through one sink, and other programs may read it just as well.
     closed = app.stream(options.groups_topic, schema=GROUPS_SCHEMA)
     alert_rows(closed, options).to_topic(options.alerts_topic, key="group_id", partitions=options.partitions)
+    if options.history_topic:
+        history = app.stream(options.history_topic, schema=HISTORY_SCHEMA)
+        rebalances = rebalance_rows(history, options)
+        rebalances.to_topic(options.rebalances_topic, output_mode="append", partitions=options.partitions)
+        recorded = app.stream(options.rebalances_topic, schema=REBALANCES_SCHEMA)
+        recorded_alert_rows(recorded, options).to_topic(
+            options.alerts_topic, key="group_id", partitions=options.partitions
+        )
     return app
 
 
@@ -80,7 +110,6 @@ def member_rows(metrics: Stream, options: TelemetryOptions) -> StreamTable:
 
 def group_rows(members: StreamTable, options: TelemetryOptions) -> StreamTable:
     """Return one row for each window and group."""
-    length_hours = F.expr("unix_seconds(window.end) - unix_seconds(window.start)") / 3600
     named = members.select(
         "window",
         "group_id",
@@ -91,7 +120,7 @@ def group_rows(members: StreamTable, options: TelemetryOptions) -> StreamTable:
         "seconds_at_zero",
         "lag",
         "between_polls_ms",
-        length_hours.alias("hours"),
+        _window_hours().alias("hours"),
     )
     groups: StreamTable = named.groupBy("window", "group_id").agg(
         F.max("team").alias("team"),
@@ -108,31 +137,84 @@ def group_rows(members: StreamTable, options: TelemetryOptions) -> StreamTable:
     return groups
 
 
+def rebalance_rows(history: Stream, options: TelemetryOptions) -> StreamTable:
+    """Return one row for each window and group with entries of a recorder, when the window closes."""
+    # Entries of the recorder itself have no group.
+    entries = history.where("group_id <> ''").withColumn("at", F.timestamp_millis("at_ms"))
+    longest = F.expr("array_max(transform(partitions, each -> coalesce(each.at_most_ms, each.at_least_ms)))")
+    too_slow = (F.col("kind") == "left") & _has_reason("slow-batches")
+    counted: StreamTable = (
+        entries.withColumn("longest_ms", longest)
+        .withColumn("team", _team(options))
+        .withWatermark("at", options.delay)
+        .groupBy(F.window("at", options.window), "group_id")
+        .agg(
+            F.max("team").alias("team"),
+            _count_of(F.col("kind") == "rebalance").alias("rebalances"),
+            _count_of(F.col("kind") == "left").alias("left"),
+            _count_of((F.col("kind") == "left") & _has_reason("session-expired")).alias("sessions_expired"),
+            _count_of(too_slow).alias("too_slow"),
+            F.max(F.when(too_slow, F.col("client_id"))).alias("slow_client"),
+            _count_of(F.col("kind").isin("deleted", "offsets", "settings")).alias("interventions"),
+            F.sum(F.coalesce("partition_count", F.lit(0))).alias("partitions_stood_still"),
+            F.max("longest_ms").alias("longest_standstill_ms"),
+            name="rebalances",
+        )
+    )
+    rows: StreamTable = counted.withColumn("rebalances_an_hour", F.col("rebalances") / _window_hours())
+    return rows
+
+
 def alert_rows(groups: Stream, options: TelemetryOptions) -> Stream:
-    """Return one row for each alert of a group's window."""
-    storm = F.when(
-        F.col("rebalances_an_hour") >= options.storm,
-        F.struct(F.lit("rebalance-storm").alias("alert"), F.col("rebalances_an_hour").alias("value")),
+    """Return one row for each alert of a group's window, from the metrics of its clients."""
+    storm = F.col("rebalances_an_hour") >= options.storm
+    slow = F.col("between_polls_ms") >= options.slow_poll_ms
+    return _alerts(
+        groups,
+        "metrics",
+        _alert(storm, "rebalance-storm", F.col("rebalances_an_hour")),
+        _alert(slow, "slow-member", F.col("between_polls_ms"), F.col("slowest_client")),
     )
-    slow = F.when(
-        F.col("between_polls_ms") >= options.slow_poll_ms,
-        F.struct(F.lit("slow-member").alias("alert"), F.col("between_polls_ms").alias("value")),
+
+
+def recorded_alert_rows(rebalances: Stream, options: TelemetryOptions) -> Stream:
+    """Return one row for each alert of a group's window, from the recorder's entries."""
+    storm = F.col("rebalances_an_hour") >= options.storm
+    standstill = F.col("longest_standstill_ms") >= options.standstill_ms
+    return _alerts(
+        rebalances,
+        "recorder",
+        _alert(storm, "rebalance-storm", F.col("rebalances_an_hour")),
+        _alert(F.col("too_slow") > 0, "slow-member", F.col("too_slow"), F.col("slow_client")),
+        _alert(standstill, "standstill", F.col("longest_standstill_ms")),
     )
-    found = groups.select(
-        "window",
-        "group_id",
-        "team",
-        "slowest_client",
-        F.explode(F.filter(F.array(storm, slow), lambda each: each.isNotNull())).alias("found"),
+
+
+def _alert(condition: Column, name: str, value: Column, client_id: Column | None = None) -> Column:
+    client = F.lit(None).cast("string") if client_id is None else client_id
+    fields = F.lit(name).alias("alert"), value.cast("double").alias("value"), client.alias("client_id")
+    return F.when(condition, F.struct(*fields))
+
+
+def _alerts(rows: Stream, source: str, *alerts: Column) -> Stream:
+    found = F.explode(F.filter(F.array(*alerts), lambda each: each.isNotNull())).alias("found")
+    return rows.select("window", "group_id", "team", F.lit(source).alias("source"), found).selectExpr(
+        "window", "group_id", "team", "source", "found.alert", "found.value", "found.client_id"
     )
-    return found.selectExpr(
-        "window",
-        "group_id",
-        "team",
-        "found.alert",
-        "found.value",
-        "CASE WHEN found.alert = 'slow-member' THEN slowest_client END AS client_id",
-    )
+
+
+def _window_hours() -> Column:
+    return F.expr("unix_seconds(window.end) - unix_seconds(window.start)") / 3600
+
+
+def _count_of(condition: Column) -> Column:
+    return F.sum(F.when(condition, 1).otherwise(0))
+
+
+def _has_reason(cause: str) -> Column:
+    """Whether the reason of an entry is one that the doctor takes for this cause."""
+    texts = dict(REASONS)[cause]
+    return F.coalesce(F.col("reason"), F.lit("")).rlike("|".join(texts))
 
 
 def _value_of(metric: str) -> Column:

@@ -31,12 +31,15 @@ class TelemetryOptions:
         delay: how late a push may be, by the client's clock.
         storm: rebalances in an hour from which a group gets an alert.
         slow_poll_ms: longest time between two polls from which a member gets an alert.
+        standstill_ms: standstill of a partition from which a group gets an alert; from the recorder.
         team_pattern: regular expression; its first group, found in a client id, is the client's team.
         teams: group → team, which comes before the pattern.
         metrics_topic: topic with the metrics of clients.
         groups_topic: topic of the table: one row for each window and group.
         alerts_topic: topic of the alerts.
-        partitions: of both topics.
+        partitions: of the topics that it writes.
+        history_topic: topic of a recorder of groups; "" reads none.
+        rebalances_topic: topic of the recorder's rebalances and standstill: one row for each window and group.
     """
 
     name: str = "headrace-telemetry"
@@ -44,16 +47,20 @@ class TelemetryOptions:
     delay: str = "1 minute"
     storm: int = 30
     slow_poll_ms: int = 150_000
+    standstill_ms: int = 60_000
     team_pattern: str = r"^([^.]+)\."
     teams: dict[str, str] = field(default_factory=dict)
     metrics_topic: str = CLIENT_METRICS_TOPIC
     groups_topic: str = "telemetry-groups"
     alerts_topic: str = "telemetry-alerts"
     partitions: int = 1
+    history_topic: str = ""
+    rebalances_topic: str = "telemetry-rebalances"
 
     def topics(self) -> tuple[str, ...]:
         """Return the topics that the application writes."""
-        return self.groups_topic, self.alerts_topic
+        written = self.groups_topic, self.alerts_topic
+        return (*written, self.rebalances_topic) if self.history_topic else written
 
     def to_json(self) -> str:
         """Return the options as an environment variable holds them."""
