@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.protocol.batch_samples import NOW_MS, numbered, some_records, table_of
 
-from headrace.protocol.arrow_batches import (
-    encode_from_arrow,
-)
+from headrace.protocol.arrow_batches import HEADERS_TYPE, encode_from_arrow
+from headrace.protocol.arrow_encoding import header_columns
 from headrace.protocol.compression import CODECS
 from headrace.protocol.record_batches import (
     PlainRecord,
@@ -88,6 +87,20 @@ def test_null_lists_of_headers_are_no_headers() -> None:
     headers = pa.array([None, [("h", b"1")], []], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     (batch,) = encode_from_arrow(None, pa.array([b"a", b"b", b"c"]), timestamps_ms=5, headers=headers)
     assert [record.headers for record in decode_records(batch)] == [(), (("h", b"1"),), ()]
+
+
+def test_headers_are_prepared_once_for_several_calls() -> None:
+    headers = pa.array([[("h", b"1")], [], [("i", None), ("h", b"2")]], HEADERS_TYPE)
+    values = pa.array([b"a", b"b", b"c"])
+    prepared = header_columns(headers, 3)
+    for rows in ([0, 2], [1], [2, 1, 0]):
+        once = encode_from_arrow(None, values, timestamps_ms=5, headers=prepared, indices=rows)
+        assert once == encode_from_arrow(None, values, timestamps_ms=5, headers=headers, indices=rows)
+    with pytest.raises(ValueError, match="headers of 3 rows beside 2 values"):
+        encode_from_arrow(None, values[:2], timestamps_ms=5, headers=prepared)
+    assert encode_from_arrow(None, values, timestamps_ms=5, headers=header_columns(None, 3)) == encode_from_arrow(
+        None, values, timestamps_ms=5
+    )
 
 
 def test_sequences_count_on_from_batch_to_batch_and_wrap() -> None:

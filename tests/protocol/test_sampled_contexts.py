@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.protocol.arrow_batches import decode_to_arrow
 from headrace.protocol.record_batches import CorruptBatch, PlainRecord, build_batch, decode_records, encode_batch
-from headrace.protocol.sampled_contexts import continued_contexts, row_offsets, sampled_rows
+from headrace.protocol.sampled_contexts import TraceSet, continued_contexts, row_offsets, sampled_rows
 from headrace.protocol.trace_context import headers_with_contexts, sampled_records
 
 PARENT = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -146,3 +146,22 @@ def test_offsets_of_rows_with_sizes():
     assert row_offsets(np.array([1, 3]), np.array([5, 2]), 5).tolist() == [0, 0, 5, 5, 7, 7]
     assert row_offsets(np.array([0]), np.array([4]), 1).tolist() == [0, 4]
     assert row_offsets(np.empty(0, np.int64), np.empty(0, np.int64), 3).tolist() == [0, 0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 4), st.lists(st.lists(st.none() | st.integers(0, 6), max_size=10), min_size=1, max_size=3))
+def test_a_set_holds_the_first_traces_up_to_its_limit(most, batches):
+    traces, expected = TraceSet(most), []
+    for numbers in batches:
+        # Contexts that differ in their first or in their last bytes, and states that do not count.
+        texts = [n if n is None else b"00-%032x-%016x-01" % (1 + n // 3 << 120, 1 + n % 3) for n in numbers]
+        column = pa.array([text and text + b"k=v" * (at % 2) for at, text in enumerate(texts)], pa.binary())
+        rows = sampled_rows(column)
+        is_in, first, counts = traces.add(column, rows)
+        for text in texts:
+            if text is not None and text not in expected and len(expected) < most:
+                expected.append(text)
+        assert [texts[row] for row in rows[is_in]] == [text for text in texts if text in expected]
+        found = [text for text in expected if text in texts]
+        assert [(texts[row], row) for row in first] == [(text, texts.index(text)) for text in found]
+        assert counts.tolist() == [texts.count(text) for text in found]

@@ -86,6 +86,8 @@ def encode_from_arrow(
     key = _NO_COLUMN if keys is None else _binary(keys, len(values))
     value = _binary(values, len(values))
     columns = headers if isinstance(headers, HeaderColumns) else header_columns(headers, len(values))
+    if len(columns.lists) not in (0, len(values) + 1):  # the kernels index without bounds checks
+        raise ValueError(f"headers of {len(columns.lists) - 1} rows beside {len(values)} values")
     header_lists, header_key, header_value = columns.lists, columns.names, columns.values
     # Two passes over the rows: measure, then write into an array of exactly that size. Growing an array while writing
     # would copy it several times, and the size of a record stands in front of it, so it has to be known anyway.
