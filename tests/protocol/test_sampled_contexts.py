@@ -151,7 +151,8 @@ def test_offsets_of_rows_with_sizes():
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 4), st.lists(st.lists(st.none() | st.integers(0, 6), max_size=10), min_size=1, max_size=3))
 def test_a_set_holds_the_first_traces_up_to_its_limit(most, batches):
-    traces, expected = TraceSet(most), []
+    traces = TraceSet(most)
+    expected: list[bytes] = []
     for numbers in batches:
         # Contexts that differ in their first or in their last bytes, and states that do not count.
         texts = [n if n is None else b"00-%032x-%016x-01" % (1 + n // 3 << 120, 1 + n % 3) for n in numbers]

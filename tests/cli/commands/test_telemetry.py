@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.static.primitive import i8, i32
@@ -64,7 +65,7 @@ def push(broker: EmbeddedBroker, values: dict[int, int]) -> None:
     assert answer.error_code.name == "none"
 
 
-def rows(broker: EmbeddedBroker, topic: str) -> list[dict[str, object]]:
+def rows(broker: EmbeddedBroker, topic: str) -> list[dict[str, Any]]:
     try:
         return [json.loads(record.value or b"") for record in broker.records(topic)]
     except BrokerError:  # the command has not created it yet
