@@ -45,6 +45,9 @@ def main() -> None:
                     {
                         **SETTINGS,
                         "group.consumer.assignment.interval.ms": 0,
+                        # Steady members rest while the groups of others rebalance.
+                        "group.streams.session.timeout.ms": 600_000,
+                        "group.streams.max.session.timeout.ms": 600_000,
                         "headrace.group.history.records": records,
                     }
                 )
