@@ -198,7 +198,7 @@ _RANKED_DROPPED = (
     "filter before the rank; behind it, mark rows by a boolean column (withColumn)",
 )
 _RANKED_REPLACED = (
-    "rows that leave the first ones are replaced, and files only grow",
+    "rows that leave the first ones are replaced or deleted, which Parquet files and foreachBatch cannot express",
     "write them with to_topic, to_delta, to_iceberg, to_postgres or to_sqlite",
 )
 _RANKED_TABLES = {
