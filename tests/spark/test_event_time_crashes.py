@@ -58,16 +58,8 @@ class Clicks(Feed):
         clicks = [{"id": click_id, "n": number, "at": (START + timedelta(seconds=number / PER_SECOND)).isoformat()}]
         if number in late_numbers(number + 1):
             clicks.append({"id": -number, "n": number, "at": (START - timedelta(days=1)).isoformat()})
-
-        def told(error: Any, _message: Any) -> None:
-            if error is not None:
-                self.failed.append(f"{number}: {error}")
-
         for click in clicks:
-            value = json.dumps(click).encode()
-            self._producer.produce(self._topic, value=value, partition=click_id % PARTITIONS, on_delivery=told)
-        self.next = max(self.next, number + 1)
-        self._producer.poll(0)
+            self._produce(number, click, click_id % PARTITIONS)
 
 
 def test_each_click_and_each_window_leaves_once(tmp_path: Path) -> None:

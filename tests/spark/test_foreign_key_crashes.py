@@ -6,7 +6,6 @@ customer, as if nothing had died.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,7 @@ class References(Feed):
 
     def send(self, number: int) -> None:
         topic, row, key = record(number)
-
-        def on_delivery(error: Any, _message: Any) -> None:
-            if error is not None:
-                self.failed.append(f"{number}: {error}")
-
-        self._producer.produce(
-            topic, value=json.dumps(row).encode(), partition=key % PARTITIONS, on_delivery=on_delivery
-        )
-        self.next = max(self.next, number + 1)
-        self._producer.poll(0)
+        self._produce(number, row, key % PARTITIONS, topic)
 
 
 def expected(sent: int) -> dict[int, tuple[int, int | None]]:

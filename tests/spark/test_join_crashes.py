@@ -8,9 +8,7 @@ store, undone or restored to what was committed, has the order.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.longer import LONG, longer
@@ -56,15 +54,7 @@ class Orders(Feed):
         is_order = not is_payment(number)
         order = -1 if self.leaves_out and not pays(number) else number - APART
         row = {"id": number, "n": number} if is_order else {"id": order, "paid": number}
-
-        def told(error: Any, _message: Any) -> None:
-            if error is not None:
-                self.failed.append(f"{number}: {error}")
-
-        topic = "orders" if is_order else "payments"
-        self._producer.produce(topic, value=json.dumps(row).encode(), partition=number % PARTITIONS, on_delivery=told)
-        self.next = max(self.next, number + 1)
-        self._producer.poll(0)
+        self._produce(number, row, number % PARTITIONS, "orders" if is_order else "payments")
 
 
 @pytest.mark.parametrize("in_event_time", [False, pytest.param(True, marks=longer)], ids=["for-ever", "in-event-time"])

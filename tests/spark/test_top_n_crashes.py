@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.longer import LONG, longer
@@ -33,14 +32,7 @@ class Bids(Feed):
     """A feed of bids, in partitions that have nothing to do with their auctions."""
 
     def send(self, number: int) -> None:
-        def told(error: Any, _message: Any) -> None:
-            if error is not None:
-                self.failed.append(f"{number}: {error}")
-
-        value = json.dumps(bid(number)).encode()
-        self._producer.produce(self._topic, value=value, partition=number * 7 % PARTITIONS, on_delivery=told)
-        self.next = max(self.next, number + 1)
-        self._producer.poll(0)
+        self._produce(number, bid(number), number * 7 % PARTITIONS)
 
 
 def expected(sent: int) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:

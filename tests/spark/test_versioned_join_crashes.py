@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.harness.values import not_none
@@ -43,16 +42,7 @@ class Prices(Feed):
             topic, row = "prices", {"product": item_of(number), "price": number}
         else:
             topic, row = "orders", {"id": number, "item": item_of(number)}
-
-        def on_delivery(error: Any, _message: Any) -> None:
-            if error is not None:
-                self.failed.append(f"{number}: {error}")
-
-        self._producer.produce(
-            topic, value=json.dumps(row).encode(), partition=number % PARTITIONS, on_delivery=on_delivery
-        )
-        self.next = max(self.next, number + 1)
-        self._producer.poll(0)
+        self._produce(number, row, number % PARTITIONS, topic)
 
 
 def expected(sent: int) -> dict[int, int | None]:

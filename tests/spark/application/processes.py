@@ -295,17 +295,18 @@ class Feed:
         self.stop()
 
     def send(self, number: int) -> None:
-        def told(error: Any, _message: Any) -> None:
+        """Send what belongs to a number: here a flight."""
+        self._produce(number, flight(number), number % self._partitions)
+
+    def _produce(self, number: int, row: Mapping[str, Any], partition: int, topic: str | None = None) -> None:
+        def on_delivery(error: Any, _message: Any) -> None:
             if error is None:
                 self.acknowledged.add(number)
             else:
                 self.failed.append(f"{number}: {error}")
 
         self._producer.produce(
-            self._topic,
-            value=json.dumps(flight(number)).encode(),
-            partition=number % self._partitions,
-            on_delivery=told,
+            topic or self._topic, value=json.dumps(row).encode(), partition=partition, on_delivery=on_delivery
         )
         self.next = max(self.next, number + 1)
         self._producer.poll(0)
