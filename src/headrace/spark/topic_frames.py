@@ -96,14 +96,14 @@ def decoded_by_spark(records: DataFrame, source: TopicSource) -> DataFrame:
         return records.select("*", key, F.lit(None).cast("string").alias(BAD_COLUMN))
     coordinates = F.struct("key", "topic", "partition", "offset", "timestamp", "headers").alias(COORDINATES_COLUMN)
     text = F.col("value").cast("string")
-    if source.value_format in SCALARS and source.value_format != "string":
+    if source.value_format == "string":
+        bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
+        return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
+    if source.value_format in SCALARS:
         row = scalar_values("value", source.value_format)
         read = records.select(row.alias("__headrace_row"), coordinates, key)
         found, bad = (F.col("__headrace_row").getField(name) for name in ("value", "bad"))
         return read.select(found.alias("value"), COORDINATES_COLUMN, KEY_COLUMN, bad.alias(BAD_COLUMN))
-    if source.value_format == "string":
-        bad = F.when(~F.expr("is_valid_utf8(cast(value as string))"), F.lit("not UTF-8"))
-        return records.select(text.alias("value"), coordinates, key, bad.alias(BAD_COLUMN))
     columns = struct_of(source.schema_json)
     no_text = F.lit(None).cast("string")
     if isinstance(source.serde, JsonSchema):

@@ -290,7 +290,7 @@ KEYED = pa.schema([("k", pa.string()), ("d", pa.int64()), ("n", pa.int64())])
 KEYED_JSON = schema_json([("k", "string"), ("d", "long"), ("n", "long")])
 KEYS = [("EWR", 1), ("EWR", 2), ("JFK", 1), ("a'b ü", 0)]
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
-# What happens to keys in a micro-batch, and whether it counts.
+# The changes of keys in a micro-batch, and whether its commit counts.
 KEYED_BATCHES = st.lists(st.tuples(CHANGES, st.booleans()), min_size=1, max_size=6)
 
 

@@ -153,7 +153,7 @@ EVENTS = st.lists(
 )
 
 
-# Of a micro-batch: what happens to keys, whether it counts, and whether a roll follows.
+# The changes of keys in a micro-batch, whether its commit counts, and whether a roll follows.
 CHANGES = st.lists(st.tuples(st.sampled_from(KEYS), st.one_of(st.none(), st.integers(0, 99))), min_size=1, max_size=6)
 LAST = ([("JFK", 1)], True, True)
 BATCHES = st.lists(st.tuples(CHANGES, st.booleans(), st.booleans()), min_size=1, max_size=5)

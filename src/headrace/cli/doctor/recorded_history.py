@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.client.plain_records import consume
 from headrace.coordinator.history.group_changes import GroupEvent
-from headrace.coordinator.history.history_record import HISTORY_TOPIC, Author, HistoryRecord, read_key
+from headrace.coordinator.history.history_record import HISTORY_TOPIC, INTERVENTIONS, Author, HistoryRecord, read_key
 from headrace.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ _EVENT_KINDS = frozenset({"joined", "left", "replaced", "rebalance", "subscripti
 SAME_WITHIN_MS = 600_000
 # Without authentication every client has this principal, which says nothing.
 _ANONYMOUS = "User:ANONYMOUS"
-_OUTSIDE_KINDS = ("deleted", "offsets", "settings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +195,7 @@ def _step(entries: Sequence[HistoryRecord]) -> RecordedStep:
     return RecordedStep(
         at_ms=first.at_ms,
         cause=_cause(first),
-        interventions=tuple(_cause(each) for each in entries if each.kind in _OUTSIDE_KINDS),
+        interventions=tuple(_cause(each) for each in entries if each.kind in INTERVENTIONS),
         waited_for=tuple(
             dict.fromkeys(entry.detail for entry in entries if entry.kind in ("waiting", "not-ready") and entry.detail)
         ),

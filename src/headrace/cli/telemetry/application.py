@@ -27,6 +27,7 @@ from headrace.cli.telemetry.options import (
     RECORDS,
     TelemetryOptions,
 )
+from headrace.coordinator.history.history_record import INTERVENTIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -155,7 +156,7 @@ def rebalance_rows(history: Stream, options: TelemetryOptions) -> StreamTable:
             _count_of((F.col("kind") == "left") & _has_reason("session-expired")).alias("sessions_expired"),
             _count_of(too_slow).alias("too_slow"),
             F.max(F.when(too_slow, F.col("client_id"))).alias("slow_client"),
-            _count_of(F.col("kind").isin("deleted", "offsets", "settings")).alias("interventions"),
+            _count_of(F.col("kind").isin(*INTERVENTIONS)).alias("interventions"),
             F.sum(F.coalesce("partition_count", F.lit(0))).alias("partitions_stood_still"),
             F.max("longest_ms").alias("longest_standstill_ms"),
             name="rebalances",

@@ -19,6 +19,7 @@ from headrace.coordinator.history.standstill import PartitionStandstill
 __all__ = [
     "HISTORY_TOPIC",
     "HISTORY_TOPIC_SETTINGS",
+    "INTERVENTIONS",
     "MOST_PARTITIONS",
     "Author",
     "HistoryKind",
@@ -60,6 +61,8 @@ HistoryKind = Literal[
     "rate",
     "recorder",
 ]
+INTERVENTIONS: tuple[HistoryKind, ...] = ("deleted", "offsets", "settings")
+"""Kinds of changes from outside of the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

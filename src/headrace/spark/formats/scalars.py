@@ -110,11 +110,11 @@ def decode_scalars(values: pa.Array, name: str, *, is_key: bool = False) -> tupl
     kind = np.dtype(scalar.swapped)
     good = _of_length(kind.itemsize, scalar.noun, lengths, there, reasons)
     plain = _slices(data, starts, lengths, good, kind.itemsize).reshape(-1).view(kind)
-    if name == "boolean":
-        wrong = np.flatnonzero(plain > 1)
-        reasons |= dict.fromkeys(np.flatnonzero(good)[wrong].tolist(), "a boolean is a byte that is 0 or 1")
-        good[np.flatnonzero(good)[wrong]] = False
-        plain = np.delete(plain, wrong)
+    if name == "boolean" and (is_wrong := plain > 1).any():
+        rows = np.flatnonzero(good)[is_wrong]
+        reasons |= dict.fromkeys(rows.tolist(), "a boolean is a byte that is 0 or 1")
+        good[rows] = False
+        plain = plain[~is_wrong]
     column = np.zeros(len(values), np.bool_ if name == "boolean" else kind.newbyteorder("="))
     column[good] = plain
     return _arrow_array(column, good, FLAT[scalar.spark.typeName()]), bad_rows(values, reasons)

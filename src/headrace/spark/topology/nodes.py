@@ -76,7 +76,7 @@ CHANGELOG_CONFIGS = (("cleanup.policy", "compact"),)
 # Single values, named after Kafka's `Serdes`: see `formats.scalars`.
 ScalarName: TypeAlias = Literal["bytes", "short", "integer", "long", "float", "double", "boolean", "uuid"]
 FormatName: TypeAlias = Literal["json", "string", "raw", "avro", "json_schema", "protobuf", ScalarName]
-# What users write.
+# Formats in the arguments of users.
 ValueFormat: TypeAlias = Literal["json", "string", "raw"] | ScalarName | Avro | JsonSchema | Protobuf
 KeyFormat: TypeAlias = Literal["string"] | ScalarName | Avro | JsonSchema | Protobuf
 OutputMode: TypeAlias = Literal["update", "append"]
